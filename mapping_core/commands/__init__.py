@@ -1,0 +1,1 @@
+"""The commands of `mapping`, one file a command, each imported only when it is used."""
