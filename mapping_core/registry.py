@@ -100,7 +100,8 @@ class Catalog(Generic[C]):
                 f"{supplier} supplies it but is kept out: see MAPPING_BLOCK, MAPPING_PLUGINS, block= and allow="
             )
         elif supplier and supplier not in {problem.distribution for problem in broken}:
-            parts.append(f"pip install {supplier}")
+            upgrade = "--upgrade " if any(supplier == plugin.distribution for plugin in self._registry.plugins) else ""
+            parts.append(f"pip install {upgrade}{supplier}")
         return "; ".join(parts)
 
 
@@ -228,6 +229,13 @@ class Registry:
         True
         """
         return structure(value, _kind(kind), registry=self, path=path)
+
+    def supplier(self, component: Component) -> str | None:
+        """Return ``"distribution version"`` of the plugin that supplies a component; None if none registered it."""
+        for entry in self.catalog(component.kind):
+            if entry.component is type(component):
+                return f"{entry.distribution} {entry.version}"
+        return None
 
 
 def _kind(kind: str | type[Component]) -> type[Component]:

@@ -1,0 +1,61 @@
+"""Early stopping."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from mapping_core.errors import ConfigError
+from mapping_core.interfaces.callback import Callback
+
+if TYPE_CHECKING:
+    from mapping_core.builtin.callbacks import EarlyStopping
+    from mapping_core.training.history import EpochRecord
+    from mapping_core.training.trainer import MappingTrainer
+
+
+class EarlyStoppingCallback(Callback):
+    """Counts epochs without improvement; a NaN is never an improvement."""
+
+    def __init__(self, config: EarlyStopping) -> None:
+        self.config = config
+        self.best: float | None = None
+        self.bad_epochs = 0
+
+    @property
+    def state_key(self) -> str:
+        return f"EarlyStopping({self.config.monitor})"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "bad_epochs": self.bad_epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.bad_epochs = state["best"], state["bad_epochs"]
+
+    def on_fit_start(self, trainer: MappingTrainer) -> None:
+        self.best, self.bad_epochs = None, 0
+
+    def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
+        metrics = record.metrics()
+        if self.config.monitor not in metrics:
+            raise ConfigError(
+                f"'early_stopping' monitors {self.config.monitor!r}, but the run reports {', '.join(metrics)}",
+                path="callbacks",
+            )
+        value = metrics[self.config.monitor]
+        if self._improves(value):
+            self.best, self.bad_epochs = value, 0
+            return
+        self.bad_epochs += 1
+        if self.bad_epochs >= self.config.patience:
+            trainer.stop(
+                f"early stopping: {self.config.monitor} has not improved on {self.best} for {self.bad_epochs} epochs"
+            )
+
+    def _improves(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self.best is None:
+            return True
+        gain = self.best - value if self.config.mode == "min" else value - self.best
+        return gain > self.config.min_delta

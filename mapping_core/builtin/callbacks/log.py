@@ -1,0 +1,54 @@
+"""The structured log."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mapping_core.interfaces.callback import Callback
+from mapping_core.logs import get_logger
+
+if TYPE_CHECKING:
+    from mapping_core.interfaces.phase_policy import Phase
+    from mapping_core.training.history import EpochRecord
+    from mapping_core.training.trainer import MappingTrainer
+
+
+class LogCallback(Callback):
+    """One event for the start, each epoch, each change of phase, each checkpoint, and the end."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self._path = None if run_dir is None else run_dir / "log.jsonl"
+        self._logger = get_logger()
+
+    def on_fit_start(self, trainer: MappingTrainer) -> None:
+        trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+        self._write("fit_start", model=type(trainer.model).__name__, trainable=trainable, seed=trainer.config.seed)
+
+    def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
+        self._write(
+            "epoch",
+            epoch=record.epoch,
+            step=record.step,
+            learning_rate=record.learning_rate,
+            seconds=round(record.seconds, 3),
+            **record.metrics(),
+        )
+
+    def on_phase_change(self, trainer: MappingTrainer, phase: Phase) -> None:
+        self._write("phase", step=trainer.step, phase=phase.value)
+
+    def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
+        self._write("checkpoint", step=trainer.step, path=str(path))
+
+    def on_fit_end(self, trainer: MappingTrainer) -> None:
+        self._write("fit_end", step=trainer.step, reason=trainer.history.stop_reason)
+
+    def _write(self, event: str, **values: Any) -> None:
+        self._logger.info(event, **values)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": event, "time": time.time(), **values}) + "\n")

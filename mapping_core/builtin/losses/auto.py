@@ -1,0 +1,31 @@
+"""The loss that looks at the targets."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mapping_core.builtin.losses.predictions import require_tensor
+from mapping_core.interfaces.loss import Loss, LossStep
+
+
+class AutoLoss(Loss):
+    """Scores integer targets by `classification`, floating ones by `regression`."""
+
+    def __init__(self, *, classification: Loss, regression: Loss) -> None:
+        super().__init__()
+        self.classification = classification
+        self.regression = regression
+
+    def forward(self, step: LossStep) -> Tensor:
+        loss: Tensor = self._choose(step)(step)
+        return loss
+
+    def items(self, step: LossStep) -> int:
+        return self._choose(step).items(step)
+
+    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+        return self._choose(step).metrics(step)
+
+    def _choose(self, step: LossStep) -> Loss:
+        targets = require_tensor(step.targets, "auto")
+        return self.regression if targets.is_floating_point() else self.classification

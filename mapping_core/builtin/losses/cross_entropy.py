@@ -1,0 +1,47 @@
+"""The classification loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mapping_core.builtin.losses.predictions import main_tensor, require_tensor
+from mapping_core.errors import LossError
+from mapping_core.interfaces.loss import Loss, LossStep
+
+
+class CrossEntropyLoss(Loss):
+    """Mean cross-entropy over the targets that are not `ignore_index`, and the accuracy over the same."""
+
+    def __init__(self, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+
+    def forward(self, step: LossStep) -> Tensor:
+        logits, targets = self._checked(step)
+        return functional.cross_entropy(
+            logits, targets, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing
+        )
+
+    def items(self, step: LossStep) -> int:
+        targets = require_tensor(step.targets, "cross_entropy")
+        return int((targets != self.ignore_index).sum())
+
+    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+        logits, targets = self._checked(step)
+        counted = targets != self.ignore_index
+        hits = (logits.detach().argmax(dim=1) == targets) & counted
+        return {"accuracy": hits.sum() / counted.sum()}
+
+    def _checked(self, step: LossStep) -> tuple[Tensor, Tensor]:
+        logits = main_tensor(step.predictions, "cross_entropy")
+        targets = require_tensor(step.targets, "cross_entropy")
+        expected = logits.shape[:1] + logits.shape[2:]
+        if logits.ndim < 2 or targets.shape != expected or targets.is_floating_point():
+            raise LossError(
+                f"loss 'cross_entropy' needs logits [N, C, ...] and integer targets [N, ...]; got logits "
+                f"{list(logits.shape)} and {str(targets.dtype).removeprefix('torch.')} targets {list(targets.shape)}"
+            )
+        return logits, targets if targets.dtype == torch.int64 else targets.long()

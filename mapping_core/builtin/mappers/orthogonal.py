@@ -1,0 +1,45 @@
+"""The dense reference mapper."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mapping_core.contexts import MapperContext
+from mapping_core.errors import BudgetError
+from mapping_core.interfaces.mapper import Mapper
+from mapping_core.random import RandomStream
+
+_PURPOSE = 0x0072746F  # tells this mapper's draws from other kinds'
+
+
+class OrthogonalMapper(Mapper):
+    """``G z`` with a stored matrix [n, d] made of blocks of d orthonormal rows.
+
+    Each block is the Q of the QR decomposition of a Gaussian d x d matrix, with the signs
+    of R's diagonal folded in, hence uniformly distributed (Mezzadri, "How to generate
+    random matrices from the classical compact groups", 2007). State: 4 n d bytes.
+    """
+
+    weight: Tensor
+
+    def __init__(self, context: MapperContext, *, max_bytes: int) -> None:
+        super().__init__(context.in_features, context.out_features)
+        d, n = context.in_features, context.out_features
+        if 4 * n * d > max_bytes:
+            raise BudgetError(
+                f"mapper 'orthogonal' would store {4 * n * d / 1e6:,.0f} MB ({n:,} weights x {d:,} numbers), more than "
+                f"max_bytes={max_bytes:,}: use mapper='srht', or Orthogonal(max_bytes=...)"
+            )
+        blocks = -(-n // d)
+        weight = torch.empty(n, d)
+        for block in range(blocks):
+            # 2**12 mappers of 2**20 blocks each have streams of their own.
+            stream = RandomStream(context.seed, stream=(context.stream << 20) | block, purpose=_PURPOSE)
+            rows = slice(block * d, min(n, (block + 1) * d))
+            q, r = torch.linalg.qr(stream.normal(d * d).view(d, d))
+            weight[rows] = (q * r.diagonal().sign())[: rows.stop - rows.start].float()
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z @ self.weight.to(z.dtype).T

@@ -1,0 +1,73 @@
+"""The structured default mapper."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mapping_core.contexts import MapperContext
+from mapping_core.interfaces.mapper import Mapper
+from mapping_core.random import RandomStream
+
+_INNER, _OUTER = 0x73726874, 0x73726875  # purposes: this mapper's two sets of signs
+
+
+class SrhtMapper(Mapper):
+    """Signs, Hadamard, signs: block (i, j) of the output is ``C_j * H (A_i * pad(z)) / sqrt(d)``.
+
+    H is the Sylvester-Hadamard matrix of order m, the next power of two of d; A_i and C_j
+    are seeded signs. There are r x c blocks of m weights, with r and c near the square
+    root of their number, concatenated and cut to n. Every row has norm 1, and when d is a
+    power of two every block is orthogonal, so ``G'G = (n/d) I`` for whole blocks.
+
+    Cost: r transforms of m numbers (nothing beside n), then one multiplication a weight.
+    State: (r + c) m signs as int8, about 2 sqrt(n m) bytes: 0.3 bytes a weight for 108,618
+    weights and 2,048 numbers, 0.03 for 11 million. After Ailon and Chazelle, "The fast
+    Johnson-Lindenstrauss transform" (2009), and Le, Sarlos, Smola, "Fastfood" (2013).
+    """
+
+    inner: Tensor
+    outer: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, context: MapperContext) -> None:
+        super().__init__(context.in_features, context.out_features)
+        order = 1 << (self.in_features - 1).bit_length()
+        blocks = -(-self.out_features // order)
+        rows = math.isqrt(blocks - 1) + 1
+        columns = -(-blocks // rows)
+
+        def signs(count: int, purpose: int) -> Tensor:
+            stream = RandomStream(context.seed, stream=context.stream, purpose=purpose)
+            return stream.signs(count * order).view(count, order)
+
+        self.register_buffer("inner", signs(rows, _INNER)[:, : self.in_features].contiguous(), persistent=False)
+        self.register_buffer("outer", signs(columns, _OUTER), persistent=False)
+        # H of order m is the Kronecker product of two smaller ones: two small products
+        # instead of one of m x m.
+        half = (order.bit_length() - 1) // 2
+        self.register_buffer("left", _hadamard(order >> half), persistent=False)
+        self.register_buffer("right", _hadamard(1 << half), persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        order = self.outer.shape[-1]
+        signed = z.unsqueeze(-2) * self.inner.to(z.dtype)
+        padded = functional.pad(signed, (0, order - self.in_features))
+        grid = padded.unflatten(-1, (self.left.shape[0], self.right.shape[0]))
+        # Scaling the small factor spares a pass over the result.
+        left = self.left.to(z.dtype) / math.sqrt(self.in_features)
+        mixed = (left @ grid @ self.right.to(z.dtype)).flatten(-2)
+        blocks = mixed.unsqueeze(-2) * self.outer.to(z.dtype)
+        return blocks.flatten(-3)[..., : self.out_features]
+
+
+def _hadamard(order: int) -> Tensor:
+    """Sylvester's matrix as int8 [order, order]; `order` is a power of two."""
+    matrix = torch.ones(1, 1, dtype=torch.int8)
+    while len(matrix) < order:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)), 0)
+    return matrix

@@ -1,0 +1,97 @@
+"""The file of a mapped model: its trained numbers, and the recipe that makes weights of them.
+
+One safetensors file holds the latent and the tracked buffers as tensors, and as metadata,
+in JSON, the recipe: components with their settings and suppliers, seeds, and fingerprints
+of the target's layout and base. Neither the base nor any generated weight is in it, so it
+takes ``4 * latent_dim`` bytes, the tracked buffers, and about a kilobyte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import mapping_core
+from mapping_core import random
+from mapping_core.config import unstructure
+from mapping_core.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from mapping_core.model import MappingModel
+
+#: The version of the recipe; a file with a higher one is refused.
+FORMAT = 1
+
+_KEY = "mapping_core"
+
+
+def base_fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes: equal for equal weights."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def write(path: str | Path, model: MappingModel) -> None:
+    """Write a model's file; a file of that name is replaced only by a complete one."""
+    recipe = {
+        "format": FORMAT,
+        "version": mapping_core.__version__,
+        "random": random.VERSION,
+        "latent_dim": model.latent_dim,
+        "seed": model.seed,
+        "base": model.base,
+        "buffers": model.buffer_policy,
+        "components": {
+            role: {"settings": unstructure(component), "supplier": model.suppliers[role]}
+            for role, component in model.components().items()
+        },
+        "weights": sum(spec.numel for spec in model.layout.mapped),
+        "layout": model.layout.fingerprint(),
+        "base_sha256": model.base_fingerprint(),
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(handle)
+    try:
+        safetensors.torch.save_file(tensors, temporary, metadata={_KEY: json.dumps(recipe)})
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a file's recipe and tensors; raises `FileFormatError` for any other kind of file."""
+    if not Path(path).is_file():
+        raise FileFormatError(f"{path}: there is no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FileFormatError(f"{path}: is damaged, or not a safetensors file: {error}") from error
+    if _KEY not in metadata:
+        raise FileFormatError(f"{path}: is a safetensors file, but was not written by MappingModel.save")
+    recipe = json.loads(metadata[_KEY])
+    if recipe["format"] > FORMAT or recipe["random"] > random.VERSION:
+        raise FileFormatError(
+            f"{path}: was written by mapping-core {recipe['version']}, this is {mapping_core.__version__} and cannot "
+            "read it: pip install --upgrade mapping-core"
+        )
+    return recipe, tensors

@@ -1,0 +1,36 @@
+"""The generator ("strategy"): which latent feeds which parameters, through which mapper."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+
+class Generator(nn.Module, ABC):
+    """Turns named latents into all mapped parameters of the target.
+
+    It is stateless: `MappingModel` owns the latents and the base and passes both in, so
+    weights can be generated under other latents too (perturbed ones, `torch.func.jvp`,
+    `vmap`). A generator holds no trainable parameter.
+    """
+
+    @property
+    @abstractmethod
+    def latent_sizes(self) -> dict[str, int]:
+        """How many numbers each latent has; their sum is the budget, exactly."""
+
+    @abstractmethod
+    def forward(self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Generate the parameters.
+
+        `latents` maps a name to [..., size], `base` a parameter's name to its base weights.
+        Returns one tensor for every mapped parameter of the layout, of the base's shape
+        (with the latents' leading dimensions in front) and dtype. When every latent is 0
+        the result is the base.
+        """
+
+    @abstractmethod
+    def assignment(self) -> dict[str, tuple[str, ...]]:
+        """Which parameters each latent feeds, by name; for `MappingModel.summary`."""

@@ -1,0 +1,45 @@
+"""The loss: what training minimises, and what it reports beside it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import define
+from torch import Tensor, nn
+
+
+@define(frozen=True, kw_only=True, eq=False)
+class LossStep:
+    """One forward pass, as a loss sees it.
+
+    `predictions` is whatever the target returned, `targets` what the batch adapter found.
+    `latents` holds the latents by name (empty for a model that is not mapped), and
+    ``evaluate(latents)`` runs the same inputs under other latents.
+    """
+
+    predictions: Any
+    targets: Any
+    latents: Mapping[str, Tensor]
+    evaluate: Callable[[Mapping[str, Tensor]], Any]
+
+
+class Loss(nn.Module, ABC):
+    """A scalar to minimise, as a mean over the items of a batch.
+
+    Whatever core averages over batches (a validation loss, an accumulated gradient) it
+    weights by `items`, so the result is the mean over all items and not over batches.
+    """
+
+    @abstractmethod
+    def forward(self, step: LossStep) -> Tensor:
+        """Return the mean loss over the step's items, a scalar with a gradient."""
+
+    @abstractmethod
+    def items(self, step: LossStep) -> int:
+        """How many items the mean is over, for instance the samples, or the tokens not ignored."""
+
+    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+        """Further means over the same items to report, by name; no gradient is needed."""
+        return {}

@@ -1,0 +1,73 @@
+"""The buffer policy: what happens to BatchNorm statistics and other buffers of the target.
+
+`functional_call` in training mode writes the running statistics of the module it executes.
+Here it never gets the user's buffers, only private copies, and a policy says which of
+these may change:
+
+``"frozen"``
+    Buffers keep the values the target came with. Statistics that carry an estimate are used
+    in training as well (those modules stay in evaluation mode), so training and evaluation
+    see the same function. Statistics that were *never* estimated, as in a fresh network,
+    hold nothing to keep: they are tracked, or evaluation would be wrong.
+``"tracked"``
+    Every persistent buffer may change, as in ordinary training.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+from torch import Tensor, nn
+
+from mapping_core.errors import ConfigError
+
+POLICIES = ("frozen", "tracked")
+
+
+@define(frozen=True)
+class BufferPlan:
+    """Names of the tracked buffers and of the modules that stay in evaluation mode."""
+
+    tracked: frozenset[str]
+    always_eval: frozenset[str]
+
+
+def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
+    """Apply a policy to a target.
+
+    >>> plan_buffers(nn.BatchNorm1d(3), "frozen").always_eval     # fresh: nothing to freeze
+    frozenset()
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"{policy!r} is not one of {', '.join(POLICIES)}", path="buffers")
+    persistent = {name for name in target.state_dict(keep_vars=True) if name in dict(target.named_buffers())}
+    if policy == "tracked":
+        return BufferPlan(frozenset(persistent), frozenset())
+    tracked: set[str] = set()
+    always_eval: set[str] = set()
+    for path, module in target.named_modules():
+        statistics = _statistics(module)
+        if not statistics:
+            continue
+        if _estimated(module):
+            always_eval.add(path)
+        else:
+            tracked |= {f"{path}.{leaf}" if path else leaf for leaf in statistics}
+    return BufferPlan(frozenset(tracked), frozenset(always_eval))
+
+
+def _statistics(module: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of a batch or instance norm (or of any module that keeps them alike)."""
+    leaves = ("running_mean", "running_var", "num_batches_tracked")
+    found = {leaf: module._buffers.get(leaf) for leaf in leaves}
+    if found["running_mean"] is None or found["running_var"] is None:
+        return {}
+    return {leaf: tensor for leaf, tensor in found.items() if tensor is not None}
+
+
+def _estimated(module: nn.Module) -> bool:
+    statistics = _statistics(module)
+    counter = statistics.get("num_batches_tracked")
+    if counter is not None and int(counter) > 0:
+        return True
+    # Loaded from a file without the counter: anything but the initial 0 and 1 is an estimate.
+    return bool((statistics["running_mean"] != 0).any() or (statistics["running_var"] != 1).any())

@@ -1,0 +1,147 @@
+"""The layout: what parameters a target has, and what becomes of each."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from attrs import define
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from mapping_core.errors import TargetError
+
+#: Row scale of parameters that start as a constant (norm gains, biases of norms, PReLU slopes, logit
+#: scales): their initialisation has no spread to take the scale from.
+CONSTANT_SCALE = 0.1
+
+_NORMS: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+
+
+@define(frozen=True, kw_only=True)
+class ParameterSpec:
+    """One parameter tensor of a target.
+
+    `aliases` are the further names of the same tensor, when modules share it. `module` is
+    the path of the module that owns it. `scale` multiplies the unit-gain output of a
+    mapper: the standard deviation that the layer's own initialisation gives its weights.
+    `mapped` says whether a latent feeds it; otherwise it keeps its value.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    module: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fan_in: int | None
+    scale: float
+    mapped: bool
+
+    @property
+    def numel(self) -> int:
+        """How many weights the tensor has."""
+        return math.prod(self.shape)
+
+
+@define(frozen=True)
+class Layout:
+    """The parameters of a target, in the order of `named_parameters()`, shared ones once.
+
+    >>> layout = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    >>> [(spec.name, spec.shape, spec.fan_in) for spec in layout.mapped]
+    [('0.weight', (3, 4), 4), ('0.bias', (3,), 4), ('1.weight', (3,), None), ('1.bias', (3,), None)]
+    """
+
+    parameters: tuple[ParameterSpec, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Read a module's layout; floating-point parameters that require a gradient are mapped.
+
+        Raises `TargetError` when there is nothing to map, or when a parameter has no
+        values yet (lazy modules, the meta device).
+        """
+        modules = dict(module.named_modules(remove_duplicate=False))
+        names: dict[int, list[str]] = {}
+        tensors: dict[int, nn.Parameter] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+            tensors[id(parameter)] = parameter
+        specs = tuple(_spec(tensors[key], names[key], modules) for key in names)
+        if not any(spec.mapped for spec in specs):
+            raise TargetError(
+                f"{type(module).__name__} has no parameter to map: it needs at least one floating-point "
+                "parameter with requires_grad=True"
+            )
+        return cls(specs)
+
+    @property
+    def mapped(self) -> tuple[ParameterSpec, ...]:
+        """The parameters a latent feeds."""
+        return tuple(spec for spec in self.parameters if spec.mapped)
+
+    def layers(self) -> dict[str, tuple[ParameterSpec, ...]]:
+        """The mapped parameters by the module that owns them, in order."""
+        groups: dict[str, list[ParameterSpec]] = {}
+        for spec in self.mapped:
+            groups.setdefault(spec.module, []).append(spec)
+        return {module: tuple(specs) for module, specs in groups.items()}
+
+    def fingerprint(self) -> str:
+        """A hash of names, shapes, dtypes, ties and roles: equal for targets of one architecture."""
+        lines = (
+            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.mapped}"
+            for spec in self.parameters
+        )
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Module]) -> ParameterSpec:
+    name, *aliases = names
+    owner, _, leaf = name.rpartition(".")
+    if is_lazy(parameter):
+        raise TargetError(f"parameter {name!r} is lazy and has no shape yet: run one batch through the target first")
+    if parameter.is_meta:
+        raise TargetError(f"parameter {name!r} is on the meta device and has no values: materialise the target first")
+    fan_in, scale = _fan_in_and_scale(modules[owner], leaf, parameter)
+    return ParameterSpec(
+        name=name,
+        aliases=tuple(aliases),
+        module=owner,
+        shape=tuple(parameter.shape),
+        dtype=parameter.dtype,
+        fan_in=fan_in,
+        scale=scale,
+        mapped=parameter.requires_grad and parameter.is_floating_point() and parameter.numel() > 0,
+    )
+
+
+def _fan_in_and_scale(module: nn.Module, leaf: str, parameter: nn.Parameter) -> tuple[int | None, float]:
+    """The fan-in of a parameter (None where it has none) and the spread of its initialisation.
+
+    torch's layers draw from U(-b, b) with b = 1/sqrt(fan_in), whose standard deviation is
+    1/sqrt(3 fan_in); their biases use the weight's fan-in. Embeddings draw from N(0, 1).
+    """
+    if isinstance(module, _NORMS):
+        return None, CONSTANT_SCALE
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return None, 1.0
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return module.hidden_size, _uniform_std(module.hidden_size)
+    weight = parameter if parameter.ndim >= 2 else getattr(module, "weight", None)
+    if leaf.startswith("in_proj"):
+        weight = getattr(module, "in_proj_weight", weight)
+    if isinstance(weight, torch.Tensor) and weight.ndim >= 2 and weight.numel() > 0:
+        fan_in = weight[0].numel()
+        return fan_in, _uniform_std(fan_in)
+    return None, CONSTANT_SCALE
+
+
+def _uniform_std(fan_in: int) -> float:
+    return 1.0 / math.sqrt(3.0 * fan_in)

@@ -1,0 +1,1 @@
+"""Training: the loop, its configuration, its callbacks and what it records."""

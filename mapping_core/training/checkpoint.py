@@ -1,0 +1,37 @@
+"""Checkpoints of a run: a folder that is either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import safetensors.torch
+from torch import nn
+
+from mapping_core.model import MappingModel
+
+
+def write_checkpoint(folder: Path, model: nn.Module) -> Path:
+    """Write the model's trained state to `folder` and return it.
+
+    A mapped model is written by `MappingModel.save`, any other as the tensors of its
+    `state_dict`. The folder is written under another name beside its place and renamed
+    when it is complete, so an interrupted write leaves no half checkpoint.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        path = temporary / "model.safetensors"
+        if isinstance(model, MappingModel):
+            model.save(path)
+        else:
+            safetensors.torch.save_model(model, str(path))
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder

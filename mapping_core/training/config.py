@@ -1,0 +1,46 @@
+"""`TrainerConfig`: every option of a training run that can stand in a TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+from attrs.validators import ge, gt, in_, optional
+
+from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true")
+SCHEDULES = ("cosine", "constant")
+
+
+@define(frozen=True, kw_only=True)
+class TrainerConfig:
+    """How to train; the same fields as `MappingTrainer`'s keyword arguments.
+
+    `learning_rate=None` means the default for the model: for a mapped model the rule in
+    `mapping_core.training.optimization`, which falls with `latent_dim`.
+    `seed` seeds torch's, NumPy's and Python's generators when training starts; None leaves
+    them alone. `max_steps` counts optimiser steps and ends the run early, whatever `max_epochs` says.
+    """
+
+    max_epochs: int = field(default=10, validator=ge(1))
+    max_steps: int | None = field(default=None, validator=optional(ge(1)))
+    learning_rate: float | None = field(default=None, validator=optional(gt(0.0)))
+    weight_decay: float = field(default=0.0, validator=ge(0.0))
+    warmup: float = field(default=0.05, validator=[ge(0.0), lambda _, a, v: _below_one(a, v)])
+    schedule: str = field(default="cosine", validator=in_(SCHEDULES))
+    loss: LossConfig | str = "auto"
+    phase_policy: PhasePolicyConfig | str = "full"
+    callbacks: tuple[CallbackConfig, ...] = ()
+    run_dir: Path | None = None
+    seed: int | None = field(default=None, validator=optional(ge(0)))
+    precision: str = field(default="32-true", validator=in_(PRECISIONS))
+    accelerator: str = "auto"
+    devices: int = field(default=1, validator=ge(1))
+    progress: bool = True
+
+
+def _below_one(attribute: Any, value: float) -> None:
+    if value >= 1.0:
+        raise ValueError(f"'{attribute.name}' must be < 1.0: it is the share of steps that warm up, got {value}")

@@ -1,0 +1,57 @@
+"""Calling callbacks: the overridden methods of each event, collected once, when training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mapping_core.errors import CallbackError, ConfigError, MappingError
+from mapping_core.interfaces.callback import Callback
+
+EVENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+class Events:
+    """`{event: bound methods}`; an event nobody listens to costs one look-up.
+
+    >>> class Greeter(Callback):
+    ...     def on_fit_start(self, trainer):
+    ...         print("hello")
+    >>> Events([Greeter()]).emit("on_fit_start", None)
+    hello
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        keys: set[str] = set()
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(
+                    f"a callback must be a Callback, a callback component or its name, got {callback!r}",
+                    path="callbacks",
+                )
+            if callback.state_key in keys:
+                raise ConfigError(
+                    f"two callbacks have the state_key {callback.state_key!r}: their saved state could not be told "
+                    "apart; give one a state_key of its own",
+                    path="callbacks",
+                )
+            keys.add(callback.state_key)
+        self.listeners: dict[str, tuple[Callable[..., None], ...]] = {
+            event: tuple(
+                getattr(callback, event)
+                for callback in callbacks
+                if getattr(type(callback), event) is not getattr(Callback, event)
+            )
+            for event in EVENTS
+        }
+
+    def emit(self, event: str, *arguments: Any) -> None:
+        """Call every listener of `event`; one that raises becomes a `CallbackError` with its name and the event."""
+        for listener in self.listeners[event]:
+            try:
+                listener(*arguments)
+            except MappingError:
+                raise
+            except Exception as error:
+                owner = type(getattr(listener, "__self__", listener)).__name__
+                raise CallbackError(f"callback {owner} failed in {event}: {type(error).__name__}: {error}") from error
