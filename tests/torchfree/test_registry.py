@@ -346,6 +346,13 @@ def test_own_plugins_are_offered(kind: str, name: str, distribution: str) -> Non
         Registry.of().catalog(kind).get(name)
 
 
+def test_old_version_of_our_own_plugin(site: Site, good_plugin: str) -> None:
+    """A distribution of ours that is installed but too old to have the component is to be upgraded."""
+    site.add("mapping-plugin-gru", good_plugin)
+    with pytest.raises(UnknownComponentError, match=r"pip install --upgrade mapping-plugin-gru$"):
+        Registry.discover().dynamics_models.get("gru")
+
+
 def test_broken_plugin_is_quoted_when_its_name_is_asked_for(site: Site) -> None:
     """A name the broken plugin supplies is answered with the cause, not with pip install."""
     site.add("mapping-plugin-lrd", "raise ImportError('libfoo is gone')")

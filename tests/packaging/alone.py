@@ -1,0 +1,43 @@
+"""Run each plugin's own tests with core and no other plugin installed.
+
+One environment serves all: a plugin is installed, tested and removed in turn. Not a
+pytest module: it changes what is installed, so tox gives it an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments: str) -> str:
+    """Run this interpreter from the root and return what it prints; a failure ends the script."""
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def distributions() -> set[str]:
+    """Return the distributions the registry loads, after checking that nothing is broken."""
+    report = json.loads(python("-m", "mapping_core", "plugins", "--json", "--strict"))
+    return {plugin["distribution"] for plugin in report["plugins"]}
+
+
+def main() -> None:
+    """Install, check, test and remove every plugin in turn."""
+    folders = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+    if distributions() != {"mapping-core"}:
+        sys.exit("start from an environment that has mapping-core and no plugin")
+    for folder in folders:
+        print(f"== {folder.name}, alone", flush=True)  # noqa: T201 - a script
+        python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", str(folder))
+        if distributions() != {"mapping-core", folder.name}:
+            sys.exit(f"expected mapping-core and {folder.name} alone")
+        subprocess.run([sys.executable, "-m", "pytest", "-q", str(folder / "tests")], cwd=ROOT, check=True)
+        python("-m", "pip", "uninstall", "--quiet", "--yes", folder.name)
+
+
+if __name__ == "__main__":
+    main()
