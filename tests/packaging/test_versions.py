@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import tomllib
 from pathlib import Path
 
@@ -71,6 +72,23 @@ def test_development_requirements_have_every_plugin() -> None:
     lines = ROOT.joinpath("requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     assert "-e .[demo]" in lines
     assert {f"-e plugins/{path.name}" for path in PLUGINS} <= set(lines)
+
+
+def test_every_plugin_is_type_checked() -> None:
+    """tox.ini runs mypy on each plugin's folder."""
+    lines = {line.strip() for line in ROOT.joinpath("tox.ini").read_text(encoding="utf-8").splitlines()}
+    assert {f"mypy plugins/{path.name}" for path in PLUGINS} <= lines
+
+
+def test_torch_free_environments_have_core_s_light_dependencies() -> None:
+    """tox.ini lists for them what core depends on, less what needs or is torch."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    given = set(tox["testenv:py31{2,3}-torchfree"]["deps"].split())
+    heavy = {"torch", "lightning-fabric", "numpy", "safetensors"}
+    light = {line for line in project(ROOT)["dependencies"] if Requirement(line).name not in heavy}  # type: ignore[attr-defined]
+    assert light <= given
+    assert not heavy & {Requirement(line).name for line in given}
 
 
 def test_every_plugin_has_readme_licence_and_tests() -> None:
