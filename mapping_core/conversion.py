@@ -183,7 +183,7 @@ class _Structurer:
                 item = value[key]
             elif isinstance(field.default, str) and component_kind(field.type):
                 item = field.default  # the name of the default component: look it up now
-            elif isinstance(field.default, attrs.Factory) and field.default.factory is field.type:
+            elif field.default is not None and getattr(field.default, "factory", None) is field.type:
                 item = {}  # a nested table of defaults, which may hold such names
             else:
                 if field.default is attrs.NOTHING:

@@ -398,6 +398,22 @@ def test_annotation_only_for_the_type_checker() -> None:
         structure({"type": "unresolvable"}, Unresolvable, registry=REGISTRY)
 
 
+def test_literal_beside_a_component() -> None:
+    """A word a field reserves beside a component is kept as it is; any other string is a component's name."""
+
+    @define(frozen=True)
+    class Chosen:
+        mapper: MapperConfig | Literal["none"] = "none"
+        count: int | Literal["all"] = "all"
+
+    assert structure({"mapper": "none", "count": "all"}, Chosen, registry=REGISTRY) == Chosen()
+    assert structure({"mapper": "srht", "count": 3}, Chosen, registry=REGISTRY) == Chosen(Srht(), 3)
+    with pytest.raises(ConfigError, match=r"^mapper: no mapper named 'nine' is installed"):
+        structure({"mapper": "nine"}, Chosen, registry=REGISTRY)
+    with pytest.raises(ConfigError, match=r"^count: expected an integer or one of 'all', got 'some' \(str\)$"):
+        structure({"count": "some"}, Chosen, registry=REGISTRY)
+
+
 def test_unannotated_and_private_fields() -> None:
     """A field is known in a file by the name its constructor takes; one without a type takes anything."""
 
