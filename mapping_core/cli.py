@@ -17,7 +17,7 @@ import mapping_core
 from mapping_core.errors import MappingError
 
 #: The commands in the order `mapping --help` lists them, which is also their file names.
-COMMANDS = ("plugins",)
+COMMANDS = ("train", "demo", "plugins")
 
 
 class LazyGroup(click.Group):
