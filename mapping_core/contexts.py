@@ -63,9 +63,7 @@ class GeneratorContext:
         modulation = None
         if self.modulation is not None:
             modulation = self.modulation.build(
-                ModulationContext(
-                    in_features=latent_dim, parameters=tuple(parameters), seed=self.seed, stream=stream
-                )
+                ModulationContext(in_features=latent_dim, parameters=tuple(parameters), seed=self.seed, stream=stream)
             )
         return Expansion(parameters, mapper, modulation)
 

@@ -30,7 +30,7 @@ class Expansion(nn.Module):
         self.modulation = modulation
         self.names = tuple(spec.name for spec in parameters)
         self._shapes = tuple(spec.shape for spec in parameters)
-        self._sizes = tuple(spec.numel for spec in parameters)
+        self._sizes = [spec.numel for spec in parameters]
         self._scales = tuple(spec.scale for spec in parameters)
 
     @property
@@ -42,15 +42,13 @@ class Expansion(nn.Module):
         """Weights by name for a latent [..., d]; computed in float32 (float64 for float64 latents)."""
         z = z if z.dtype == torch.float64 else z.float()
         lead = z.shape[:-1]
-        pieces = self.mapper(z).split(self._sizes, dim=-1)
+        pieces = torch.split(self.mapper(z), self._sizes, dim=-1)
         shaped = (piece.reshape(lead + shape) for piece, shape in zip(pieces, self._shapes, strict=True))
         if self.modulation is None:
             return {
                 name: torch.add(base[name], piece, alpha=scale).to(base[name].dtype)
                 for name, piece, scale in zip(self.names, shaped, self._scales, strict=True)
             }
-        delta = {
-            name: piece * scale for name, piece, scale in zip(self.names, shaped, self._scales, strict=True)
-        }
+        delta = {name: piece * scale for name, piece, scale in zip(self.names, shaped, self._scales, strict=True)}
         delta = self.modulation(delta, z, base)
         return {name: (base[name] + delta[name]).to(base[name].dtype) for name in self.names}

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,9 @@ FORMAT = 1
 
 _KEY = "mapping_core"
 
+#: What `MappingModel.load` needs of a recipe.
+_FIELDS = frozenset({"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "base_sha256"})
+
 
 def base_fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, dtypes, shapes and bytes: equal for equal weights."""
@@ -42,7 +44,7 @@ def base_fingerprint(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
         if tensor.numel():
-            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -66,13 +68,15 @@ def write(path: str | Path, model: MappingModel) -> None:
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write it to")
+    # Not by `tempfile`, whose files nobody else may read, even after the renaming.
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         safetensors.torch.save_file(tensors, temporary, metadata={_KEY: json.dumps(recipe)})
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -88,10 +92,19 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise FileFormatError(f"{path}: is damaged, or not a safetensors file: {error}") from error
     if _KEY not in metadata:
         raise FileFormatError(f"{path}: is a safetensors file, but was not written by MappingModel.save")
-    recipe = json.loads(metadata[_KEY])
-    if recipe["format"] > FORMAT or recipe["random"] > random.VERSION:
+    try:
+        recipe: dict[str, Any] = json.loads(metadata[_KEY])
+        newer = recipe["format"] > FORMAT or recipe["random"] > random.VERSION
+        version = recipe["version"]
+    except (ValueError, KeyError, TypeError) as error:
         raise FileFormatError(
-            f"{path}: was written by mapping-core {recipe['version']}, this is {mapping_core.__version__} and cannot "
+            f"{path}: is damaged, its recipe cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    if newer:
+        raise FileFormatError(
+            f"{path}: was written by mapping-core {version}, this is {mapping_core.__version__} and cannot "
             "read it: pip install --upgrade mapping-core"
         )
+    if missing := _FIELDS - recipe.keys():
+        raise FileFormatError(f"{path}: is damaged, its recipe lacks {', '.join(sorted(missing))}")
     return recipe, tensors

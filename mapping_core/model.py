@@ -141,7 +141,7 @@ class MappingModel(nn.Module):
     @property
     def latents(self) -> dict[str, Tensor]:
         """The latents by name, as views of the one trainable vector `latent`."""
-        pieces = self.latent.split(tuple(self._latent_sizes.values()), dim=-1)
+        pieces = torch.split(self.latent, list(self._latent_sizes.values()), dim=-1)
         return dict(zip(self._latent_sizes, pieces, strict=True))
 
     def generate(self, latents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -225,18 +225,21 @@ class MappingModel(nn.Module):
                 f"{path}: was made for a {type(target_model).__name__} with other base weights: load or seed the "
                 "target exactly as it was when the model was built"
             )
-        model.load_state_dict(tensors)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
         return model
 
     def export(self) -> nn.Module:
         """Return a plain module, the target's twin, with the weights filled in.
 
         It shares nothing with this model or the user's module; ties are ties, the
-        `requires_grad` flags are the target's, buffers have their present values.
+        `requires_grad` flags are the target's, buffers and modes are the present ones.
         """
         with torch.no_grad():
             tensors = {**self.generate(), **self._kept()}
-        return execution.filled(self.skeleton, tensors).train(self.training)
+        return execution.filled(self.skeleton, tensors)
 
     def _kept(self) -> dict[str, Tensor]:
         """All tensors of the target that no latent feeds, as they are now."""

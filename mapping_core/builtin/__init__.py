@@ -12,7 +12,18 @@ from mapping_core.builtin.phase_policies import Full
 from mapping_core.components import CallbackConfig, LossConfig, MapperConfig, PhasePolicyConfig
 from mapping_core.hookspecs import hookimpl
 
-__all__ = ["Auto", "Checkpoint", "CrossEntropy", "EarlyStopping", "Full", "Log", "Mse", "Orthogonal", "ProgressBar", "Srht"]
+__all__ = [
+    "Auto",
+    "Checkpoint",
+    "CrossEntropy",
+    "EarlyStopping",
+    "Full",
+    "Log",
+    "Mse",
+    "Orthogonal",
+    "ProgressBar",
+    "Srht",
+]
 
 
 @hookimpl

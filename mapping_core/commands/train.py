@@ -14,7 +14,7 @@ from mapping_core.registry import Registry
 @click.command("train")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def command(file: Path) -> None:
-    """Train the run that FILE (TOML) describes.
+    r"""Train the run that FILE (TOML) describes.
 
     \b
     latent_dim = 2048

@@ -38,12 +38,12 @@ class DynamicsModel(ABC):
     def propose(self, horizons: Sequence[int]) -> list[Proposal]:
         """Return at most one proposal a horizon (in steps); an empty list while too little was seen."""
 
-    def feedback(self, accepted: bool, measured: float | None) -> None:
+    def feedback(self, accepted: bool, measured: float | None) -> None:  # noqa: B027 - overriding it is a choice
         """Learn whether the last jump was kept, and the loss measured after it."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart: plain values and tensors."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - overriding it is a choice
         """Take back what `state_dict` gave."""

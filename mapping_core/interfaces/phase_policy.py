@@ -62,12 +62,12 @@ class PhasePolicy(ABC):
         length is at least 1.
         """
 
-    def feedback(self, outcome: PhaseOutcome) -> None:
+    def feedback(self, outcome: PhaseOutcome) -> None:  # noqa: B027 - overriding it is a choice
         """Learn what the phase just ended did."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart: plain values and tensors."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - overriding it is a choice
         """Take back what `state_dict` gave."""

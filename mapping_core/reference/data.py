@@ -127,7 +127,10 @@ def _loaders(arrays: Arrays, batch_size: int, evaluate_on: str) -> Loaders:
         raise DataError(f"evaluate_on must be 'validation' or 'test', got {evaluate_on!r}")
     # Per channel, from the training part alone.
     mean, std = x.mean(axis=(0, 2, 3), keepdims=True), x.std(axis=(0, 2, 3), keepdims=True)
-    sets = [Images(_float((part - mean) / std), torch.as_tensor(labels).long()) for part, labels in ((x, y), (x_test, y_test))]
+    sets = [
+        Images(_float((part - mean) / std), torch.as_tensor(labels).long())
+        for part, labels in ((x, y), (x_test, y_test))
+    ]
     return (
         DataLoader(sets[0], batch_size=batch_size, shuffle=True, collate_fn=_as_it_is),
         DataLoader(sets[1], batch_size=1024, collate_fn=_as_it_is),
@@ -138,6 +141,6 @@ def _float(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.astype(numpy.float32))
 
 
-def _as_it_is(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _as_it_is(batch: Any) -> Any:
     """The data set gives whole batches: there is nothing to collate."""
     return batch

@@ -96,8 +96,7 @@ class Layout:
     def fingerprint(self) -> str:
         """A hash of names, shapes, dtypes, ties and roles: equal for targets of one architecture."""
         lines = (
-            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.mapped}"
-            for spec in self.parameters
+            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.mapped}" for spec in self.parameters
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 

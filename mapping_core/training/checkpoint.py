@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
-import tempfile
 from pathlib import Path
 
 import safetensors.torch
@@ -21,7 +20,9 @@ def write_checkpoint(folder: Path, model: nn.Module) -> Path:
     when it is complete, so an interrupted write leaves no half checkpoint.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    # Not by `tempfile`, whose folders nobody else may read, even after the renaming.
+    temporary = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+    temporary.mkdir()
     try:
         path = temporary / "model.safetensors"
         if isinstance(model, MappingModel):
@@ -30,7 +31,7 @@ def write_checkpoint(folder: Path, model: nn.Module) -> Path:
             safetensors.torch.save_model(model, str(path))
         if folder.exists():
             shutil.rmtree(folder)
-        os.replace(temporary, folder)
+        temporary.replace(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
-from mapping_core.conversion import structure
 from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
+from mapping_core.conversion import structure
 from mapping_core.errors import DataError, NonFiniteError
 from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss, LossStep
@@ -175,7 +175,8 @@ class MappingTrainer:
         phases = PhaseRunner(policy, name=policy_config.name, total_steps=self.total_steps)
         try:
             self._events.emit("on_fit_start", self)
-            for self.epoch in range(self.config.max_epochs):
+            for epoch in range(self.config.max_epochs):
+                self.epoch = epoch
                 self._run_epoch(engine, phases)
                 if self._stop_reason:
                     break

@@ -43,7 +43,9 @@ class ProgressCallback(Callback):
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics().items())
         self._console.print(
-            f"epoch {record.epoch + 1}/{trainer.config.max_epochs}  {values}  ({record.seconds:.1f} s)", highlight=False, soft_wrap=True
+            f"epoch {record.epoch + 1}/{trainer.config.max_epochs}  {values}  ({record.seconds:.1f} s)",
+            highlight=False,
+            soft_wrap=True,
         )
 
     def on_fit_end(self, trainer: MappingTrainer) -> None:

@@ -23,8 +23,8 @@ def main_tensor(predictions: Any, loss: str) -> Tensor:
         return predictions
     if isinstance(predictions, Mapping):
         for key in _KEYS:
-            if isinstance(predictions.get(key), Tensor):
-                return predictions[key]
+            if isinstance(found := predictions.get(key), Tensor):
+                return found
         raise LossError(
             f"loss {loss!r} found none of {', '.join(_KEYS)} in the target's output, which has "
             f"{', '.join(map(str, predictions))}: pass a loss of your own"

@@ -57,10 +57,10 @@ class SrhtMapper(Mapper):
         order = self.outer.shape[-1]
         signed = z.unsqueeze(-2) * self.inner.to(z.dtype)
         padded = functional.pad(signed, (0, order - self.in_features))
-        grid = padded.unflatten(-1, (self.left.shape[0], self.right.shape[0]))
+        grid = padded.reshape(*padded.shape[:-1], self.left.shape[0], self.right.shape[0])
         # Scaling the small factor spares a pass over the result.
         left = self.left.to(z.dtype) / math.sqrt(self.in_features)
-        mixed = (left @ grid @ self.right.to(z.dtype)).flatten(-2)
+        mixed: Tensor = (left @ grid @ self.right.to(z.dtype)).flatten(-2)
         blocks = mixed.unsqueeze(-2) * self.outer.to(z.dtype)
         return blocks.flatten(-3)[..., : self.out_features]
 
