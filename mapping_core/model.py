@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -84,6 +84,7 @@ class MappingModel(nn.Module):
         self._check_generator()
         self.latent = nn.Parameter(torch.zeros(self.latent_dim))
         self._place_tensors(target_model, plan.tracked)
+        self._fingerprint: str | None = None
         # Not registered: its meta parameters are neither ours to list nor to save.
         object.__setattr__(self, "skeleton", execution.skeleton_of(target_model))
         self._always_eval = plan.always_eval
@@ -163,7 +164,11 @@ class MappingModel(nn.Module):
             tensors.update(execution.copy_tensors(self._constants.as_dict()))
         for alias, name in self._aliases.items():
             tensors[alias] = tensors[name]
-        return execution.call(self.skeleton, tensors, args, kwargs)
+        output = execution.call(self.skeleton, tensors, args, kwargs)
+        for name, buffer in self.tracked.as_dict().items():
+            if tensors[name] is not buffer:  # the module put another tensor in its place
+                buffer.copy_(tensors[name].detach())
+        return output
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the target under the generated weights: its inputs, its output."""
@@ -188,8 +193,17 @@ class MappingModel(nn.Module):
         return sum(buffer.numel() * buffer.element_size() for buffer in self.generator.buffers())
 
     def base_fingerprint(self) -> str:
-        """A hash of everything of the target that is given and not trained."""
-        return files.base_fingerprint({**self._base.as_dict(), **self._frozen.as_dict(), **self._constants.as_dict()})
+        """A hash of everything of the target that is given and not trained, as it was given."""
+        if self._fingerprint is None:
+            given = {**self._base.as_dict(), **self._frozen.as_dict(), **self._constants.as_dict()}
+            self._fingerprint = files.base_fingerprint(given)
+        return self._fingerprint
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` and the like round the base, and a file must still fit the target that was given.
+        self.base_fingerprint()
+        applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return applied
 
     def save(self, path: str | Path) -> None:
         """Write latent, tracked buffers and recipe to one safetensors file (`mapping_core.files`)."""

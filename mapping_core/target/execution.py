@@ -47,10 +47,13 @@ def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) 
         ) from error
 
 
-def call(skeleton: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a skeleton under `tensors`, which must name all its parameters and buffers, aliases too."""
+def call(skeleton: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a skeleton under `tensors`, which must name all its parameters and buffers, aliases too.
+
+    Where the module puts another tensor in the place of a buffer, it stands in `tensors` afterwards.
+    """
     # Aliases are named explicitly, so torch need not search for ties at every call.
-    return functional_call(skeleton, dict(tensors), args, dict(kwargs), tie_weights=False)
+    return functional_call(skeleton, tensors, args, dict(kwargs), tie_weights=False)
 
 
 def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

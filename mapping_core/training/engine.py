@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from mapping_core.errors import ConfigError
 from mapping_core.training.config import TrainerConfig
 
 if TYPE_CHECKING:
@@ -61,11 +62,18 @@ class Engine:
         if fabric is None:
             from lightning_fabric import Fabric  # slow to import, and not needed to make a trainer
 
-            fabric = Fabric(
-                accelerator=config.accelerator,
-                devices=config.devices,
-                precision=config.precision,  # type: ignore[arg-type]
-            )
+            try:
+                fabric = Fabric(
+                    accelerator=config.accelerator,
+                    devices=config.devices,
+                    precision=config.precision,  # type: ignore[arg-type]
+                )
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(
+                    f"{config.accelerator!r} with devices={config.devices} and precision={config.precision!r} cannot "
+                    f"be had here: {error}",
+                    path="accelerator",
+                ) from error
             fabric.launch()
         if optimizer is None:
             return cls(fabric, fabric.setup_module(model))

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
 from mapping_core.conversion import structure
-from mapping_core.errors import DataError, NonFiniteError
+from mapping_core.errors import ConfigError, DataError, NonFiniteError, TargetError
 from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss, LossStep
 from mapping_core.model import MappingModel
@@ -87,6 +87,9 @@ class MappingTrainer:
         registry: Registry | None = None,
     ) -> None:
         registry = registry if registry is not None else Registry.discover()
+        _check(model, optimizer, scheduler)
+        if not isinstance(callbacks, list | tuple):
+            raise ConfigError(f"must be a list, got {callbacks!r}", path="callbacks")
         own_loss = loss if isinstance(loss, Loss) else None
         own_callbacks = [each for each in callbacks if isinstance(each, Callback)]
         #: The options, validated; what stands in a TOML file's `[trainer]`.
@@ -129,7 +132,7 @@ class MappingTrainer:
 
     def stop(self, reason: str) -> None:
         """End the run after the batch at hand (and, at an epoch's end, its records); for callbacks."""
-        self._stop_reason = reason
+        self._stop_reason = reason or "a callback stopped it"
 
     def announce_checkpoint(self, path: Path) -> None:
         """Tell the callbacks that a checkpoint has been written to `path`."""
@@ -152,6 +155,8 @@ class MappingTrainer:
         Raises `DataError` for an empty loader, `NonFiniteError` for a NaN or infinite loss
         (before the optimiser sees it), and what callbacks raise as `CallbackError`.
         """
+        if not hasattr(self.train_loader, "__iter__"):
+            raise DataError(f"train_loader must be an iterable of batches, got {type(self.train_loader).__name__}")
         if loader_length(self.train_loader) == 0:
             raise DataError("train_loader is empty: it has no batch to train on")
         if self.val_loader is not None and loader_length(self.val_loader) == 0:
@@ -231,12 +236,14 @@ class MappingTrainer:
         step = self._forward(engine, raw)
         loss: Tensor = self.loss(step)
         items = self.loss.items(step)
+        if items == 0:  # its mean is over nothing, which is NaN
+            return
         averages.add({"loss": loss, **self.loss.metrics(step)}, items=items)
         value = loss.detach()
         if not math.isfinite(float(value)):
             raise NonFiniteError(
-                f"the loss is {float(value)} at step {self.step + 1} (epoch {self.epoch}, batch {index}); the model is "
-                "unchanged by it: check the batch for NaN, or lower learning_rate"
+                f"the loss is {float(value)} at step {self.step + 1} (epoch {self.epoch}, batch {index}); no "
+                "optimiser step was made with it: check the batch for NaN, or lower learning_rate"
             )
         engine.optimise(loss)
         self.step += 1
@@ -291,3 +298,17 @@ class MappingTrainer:
         given = {each.name for each in self.config.callbacks}
         built = [self._registry.resolve(CallbackConfig, name).build(context) for name in names if name not in given]
         return [each for each in built if not any(isinstance(other, type(each)) for other in own)]
+
+
+def _check(model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if optimizer is None:
+        if scheduler is not None:
+            raise ConfigError("needs the optimizer it belongs to: pass both", path="scheduler")
+        return
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise ConfigError(
+            f"holds no parameter of this {type(model).__name__}: make it of model.parameters()", path="optimizer"
+        )
