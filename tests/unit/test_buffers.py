@@ -1,0 +1,136 @@
+"""The buffer policy: which statistics may change, and that nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mapping_core import ConfigError, MappingModel
+from mapping_core.target.buffers import plan_buffers
+from tests import targets
+
+STATISTICS = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+class Stateful(nn.Module):
+    """Writes to a buffer in place, puts another in a buffer's place, and keeps a constant."""
+
+    scale: Tensor
+    count: Tensor
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) * self.scale
+        self.count += 1
+        self.last = out[0].detach()
+        return out
+
+
+def test_fresh_statistics_are_tracked() -> None:
+    """Statistics that hold no estimate are tracked under either policy, or evaluation would be wrong."""
+    plan = plan_buffers(targets.conv_norm(), "frozen")
+    assert plan.tracked == STATISTICS
+    assert not plan.always_eval
+    assert plan_buffers(targets.conv_norm(), "tracked").tracked == STATISTICS
+
+
+def test_estimated_statistics_are_frozen() -> None:
+    """Statistics that hold an estimate stay, and their module stays in evaluation mode."""
+    plan = plan_buffers(targets.estimated_conv_norm(), "frozen")
+    assert not plan.tracked
+    assert plan.always_eval == {"1"}
+    tracked = plan_buffers(targets.estimated_conv_norm(), "tracked")
+    assert tracked.tracked == STATISTICS
+    assert not tracked.always_eval
+
+
+@pytest.mark.parametrize("buffer", ["running_mean", "running_var"])
+def test_an_estimate_without_its_counter(buffer: str) -> None:
+    """Statistics loaded from a file without the counter are an estimate when they are not 0 and 1."""
+    module = nn.BatchNorm1d(3)
+    getattr(module, buffer)[1] = 0.5
+    assert plan_buffers(module, "frozen").always_eval == {""}
+    module.num_batches_tracked = None
+    assert plan_buffers(module, "frozen").always_eval == {""}
+
+
+def test_other_buffers() -> None:
+    """ "frozen" tracks nothing else; "tracked" tracks what is persistent, and no more."""
+    assert not plan_buffers(Stateful(), "frozen").tracked
+    assert plan_buffers(Stateful(), "tracked").tracked == {"count", "last"}
+    assert not plan_buffers(nn.BatchNorm1d(3, track_running_stats=False), "frozen").tracked
+
+
+def test_unknown_policy() -> None:
+    """An unknown policy is refused with the two there are, also by the model."""
+    with pytest.raises(ConfigError, match="buffers: 'warm' is not one of frozen, tracked"):
+        plan_buffers(targets.mlp(), "warm")
+    with pytest.raises(ConfigError, match="buffers: 'warm'"):
+        MappingModel(targets.mlp(), 16, buffers="warm")
+
+
+def test_frozen_norm_is_one_function() -> None:
+    """With an estimate, training and evaluation mode see the same function, and it stays."""
+    model = MappingModel(targets.estimated_conv_norm(), 16)
+    x = torch.randn(8, 1, 6, 6)
+    before = model.eval()(x)
+    assert torch.equal(model.train()(x), before)
+    assert torch.equal(model.eval()(x), before)
+    assert not [name for name in model.state_dict() if name.startswith("tracked")]
+
+
+@pytest.mark.parametrize("policy", ["frozen", "tracked"])
+def test_a_fresh_norm_is_estimated_as_usual(policy: str) -> None:
+    """A fresh BatchNorm collects the statistics that it collects in ordinary training."""
+    target, twin = targets.conv_norm(), targets.conv_norm()
+    model = MappingModel(target, 16, buffers=policy)
+    for _ in range(4):
+        x = torch.randn(8, 1, 6, 6)
+        assert torch.equal(model(x), twin(x))
+    state = model.state_dict()
+    for name in STATISTICS:
+        assert torch.equal(state[f"tracked.{name}"], twin.get_buffer(name))
+    assert int(target.get_buffer("1.num_batches_tracked")) == 0
+    assert torch.equal(model.eval()(x), twin.eval()(x))
+
+
+def test_tracked_buffers_follow_either_way_of_writing() -> None:
+    """Under "tracked" a buffer written in place and one that is replaced end as in the module itself."""
+    target = Stateful()
+    model = MappingModel(target, 8, "slvt", buffers="tracked")
+    x = torch.randn(4, 6)
+    outputs = [model(x) for _ in range(3)]
+    exported = model.export()
+    assert int(exported.get_buffer("count")) == 3
+    assert torch.equal(exported.get_buffer("last"), outputs[-1][0])
+    assert int(target.count) == 0
+    assert not target.last.any()
+
+
+def test_frozen_buffers_do_not_move() -> None:
+    """Under "frozen" a module that writes to its buffers in training begins from the same ones each time."""
+    model = MappingModel(Stateful(), 8, "slvt")
+    x = torch.randn(4, 6)
+    fingerprint = model.base_fingerprint()
+    for _ in range(3):
+        model(x)
+    assert int(model.export().get_buffer("count")) == 0
+    assert MappingModel(model.export(), 8, "slvt").base_fingerprint() == fingerprint
+
+
+def test_shared_buffers_stay_shared() -> None:
+    """A norm that stands in two places is one norm: its statistics are counted twice a pass."""
+    norm = nn.BatchNorm1d(6)
+    model = MappingModel(nn.Sequential(norm, nn.Linear(6, 6), norm), 16)
+    model(torch.randn(5, 6))
+    exported = model.export()
+    assert int(exported.get_buffer("0.num_batches_tracked")) == 2
+    assert exported.get_buffer("2.running_mean") is exported.get_buffer("0.running_mean")
