@@ -63,7 +63,7 @@ def test_an_estimate_without_its_counter(buffer: str) -> None:
 
 
 def test_other_buffers() -> None:
-    """ "frozen" tracks nothing else; "tracked" tracks what is persistent, and no more."""
+    """Policy "frozen" tracks no other buffer, "tracked" those that are persistent, and no more."""
     assert not plan_buffers(Stateful(), "frozen").tracked
     assert plan_buffers(Stateful(), "tracked").tracked == {"count", "last"}
     assert not plan_buffers(nn.BatchNorm1d(3, track_running_stats=False), "frozen").tracked
