@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from mapping_core import files
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
-from mapping_core.errors import BudgetError, ConfigError, FileFormatError, PluginError, TargetError
+from mapping_core.errors import (
+    BudgetError,
+    ConfigError,
+    FileFormatError,
+    PluginError,
+    TargetError,
+    UnknownComponentError,
+)
 from mapping_core.registry import Registry
 from mapping_core.target import execution
 from mapping_core.target.buffers import plan_buffers
@@ -225,15 +232,19 @@ class MappingModel(nn.Module):
                 f"this {type(target_model).__name__} has {sum(spec.numel for spec in layout.mapped):,}, or other "
                 "names or shapes"
             )
-        model = cls(
-            target_model,
-            recipe["latent_dim"],
-            **settings,
-            base=recipe["base"],
-            buffers=recipe["buffers"],
-            seed=recipe["seed"],
-            registry=registry,
-        )
+        try:
+            model = cls(
+                target_model,
+                recipe["latent_dim"],
+                **settings,
+                base=recipe["base"],
+                buffers=recipe["buffers"],
+                seed=recipe["seed"],
+                registry=registry,
+            )
+        except UnknownComponentError as error:
+            supplier = recipe["components"][error.path]["supplier"]
+            raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
         if model.base_fingerprint() != recipe["base_sha256"]:
             raise FileFormatError(
                 f"{path}: was made for a {type(target_model).__name__} with other base weights: load or seed the "
