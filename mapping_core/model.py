@@ -243,7 +243,7 @@ class MappingModel(nn.Module):
                 registry=registry,
             )
         except UnknownComponentError as error:
-            supplier = recipe["components"][error.path]["supplier"]
+            supplier = recipe["components"][error.path.partition(".")[0]]["supplier"]
             raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
         if model.base_fingerprint() != recipe["base_sha256"]:
             raise FileFormatError(
