@@ -70,10 +70,10 @@ def write(path: str | Path, model: MappingModel) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write it to")
-    # Not by `tempfile`, whose files nobody else may read, even after the renaming.
+    # Not by `tempfile` or `save_file`, whose files nobody else may read, even after the renaming.
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        safetensors.torch.save_file(tensors, temporary, metadata={_KEY: json.dumps(recipe)})
+        temporary.write_bytes(safetensors.torch.save(tensors, metadata={_KEY: json.dumps(recipe)}))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ def write_checkpoint(folder: Path, model: nn.Module) -> Path:
             model.save(path)
         else:
             safetensors.torch.save_model(model, str(path))
+            path.chmod(temporary.stat().st_mode & 0o666)  # as any new file, not for its owner alone
         if folder.exists():
             shutil.rmtree(folder)
         temporary.replace(folder)
