@@ -5,7 +5,8 @@ The piece that strategies are made of: `slvt` has one, `layerwise` one a layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +29,11 @@ class Expansion(nn.Module):
         super().__init__()
         self.mapper = mapper
         self.modulation = modulation
+        self._specs = tuple(parameters)
         self.names = tuple(spec.name for spec in parameters)
-        self._shapes = tuple(spec.shape for spec in parameters)
+        stops = list(accumulate(spec.numel for spec in parameters))
+        self._ranges = dict(zip(self.names, zip([0, *stops], stops, strict=False), strict=True))
         self._sizes = [spec.numel for spec in parameters]
-        self._scales = tuple(spec.scale for spec in parameters)
 
     @property
     def latent_size(self) -> int:
@@ -40,15 +42,41 @@ class Expansion(nn.Module):
 
     def forward(self, z: Tensor, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by name for a latent [..., d]; computed in float32 (float64 for float64 latents)."""
-        z = z if z.dtype == torch.float64 else z.float()
+        z = _widened(z)
+        pieces = self.mapper(z).split(self._sizes, dim=-1)
+        return self._assembled(z, base, zip(self._specs, pieces, strict=True))
+
+    def some(self, z: Tensor, base: Mapping[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
+        """The weights in `names` alone, without generating the others."""
+        z = _widened(z)
+        chosen = [spec for spec in self._specs if spec.name in names]
+        return self._assembled(z, base, ((spec, self.mapper.rows(z, *self._ranges[spec.name])) for spec in chosen))
+
+    def _assembled(
+        self, z: Tensor, base: Mapping[str, Tensor], pieces: Iterable[tuple[ParameterSpec, Tensor]]
+    ) -> dict[str, Tensor]:
         lead = z.shape[:-1]
-        pieces = torch.split(self.mapper(z), self._sizes, dim=-1)
-        shaped = (piece.reshape(lead + shape) for piece, shape in zip(pieces, self._shapes, strict=True))
+        scaled = {spec: piece.reshape(lead + spec.shape) for spec, piece in pieces}
         if self.modulation is None:
             return {
-                name: torch.add(base[name], piece, alpha=scale).to(base[name].dtype)
-                for name, piece, scale in zip(self.names, shaped, self._scales, strict=True)
+                spec.name: torch.add(base[spec.name], _but_fixed_row(spec, piece), alpha=spec.scale).to(
+                    base[spec.name].dtype
+                )
+                for spec, piece in scaled.items()
             }
-        delta = {name: piece * scale for name, piece, scale in zip(self.names, shaped, self._scales, strict=True)}
-        delta = self.modulation(delta, z, base)
-        return {name: (base[name] + delta[name]).to(base[name].dtype) for name in self.names}
+        delta = self.modulation({spec.name: piece * spec.scale for spec, piece in scaled.items()}, z, base)
+        return {
+            spec.name: (base[spec.name] + _but_fixed_row(spec, delta[spec.name])).to(base[spec.name].dtype)
+            for spec in scaled
+        }
+
+
+def _widened(z: Tensor) -> Tensor:
+    return z if z.dtype == torch.float64 else z.float()
+
+
+def _but_fixed_row(spec: ParameterSpec, delta: Tensor) -> Tensor:
+    if spec.fixed_row is None:
+        return delta
+    row = torch.tensor([spec.fixed_row], device=delta.device)
+    return delta.index_fill(-len(spec.shape), row, 0.0)

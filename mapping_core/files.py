@@ -8,44 +8,37 @@ takes ``4 * latent_dim`` bytes, the tracked buffers, and about a kilobyte.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors
 import safetensors.torch
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mapping_core
 from mapping_core import random
 from mapping_core.config import unstructure
-from mapping_core.errors import FileFormatError
+from mapping_core.errors import FileFormatError, UnknownComponentError
+from mapping_core.target.layout import Layout
+from mapping_core.target.roles import RoleRules
 
 if TYPE_CHECKING:
     from mapping_core.model import MappingModel
+    from mapping_core.registry import Registry
+    from mapping_core.target.roles import Patterns
+
+M = TypeVar("M", bound="MappingModel")
 
 #: The version of the recipe; a file with a higher one is refused.
 FORMAT = 1
 
 _KEY = "mapping_core"
+_TRACKED = "target.tracked."
 
 #: What `MappingModel.load` needs of a recipe.
-_FIELDS = frozenset({"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "base_sha256"})
-
-
-def base_fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes: equal for equal weights."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
-        if tensor.numel():
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+_FIELDS = frozenset({"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "roles", "base_sha256"})
 
 
 def write(path: str | Path, model: MappingModel) -> None:
@@ -64,6 +57,7 @@ def write(path: str | Path, model: MappingModel) -> None:
         },
         "weights": sum(spec.numel for spec in model.layout.mapped),
         "layout": model.layout.fingerprint(),
+        "roles": model.roles,
         "base_sha256": model.base_fingerprint(),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
@@ -108,3 +102,50 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if missing := _FIELDS - recipe.keys():
         raise FileFormatError(f"{path}: is damaged, its recipe lacks {', '.join(sorted(missing))}")
     return recipe, tensors
+
+
+def load(
+    cls: type[M],
+    path: str | Path,
+    target: nn.Module,
+    *,
+    share_base: bool,
+    lazy: bool | Patterns,
+    registry: Registry | None,
+) -> M:
+    """Make the model of a file around `target`; everything is checked before anything is made of it."""
+    recipe, tensors = read(path)
+    settings = {role: component["settings"] for role, component in recipe["components"].items()}
+    layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
+    if layout.fingerprint() != recipe["layout"]:
+        raise FileFormatError(
+            f"{path}: was made for another target, with {recipe['weights']:,} mapped weights; this "
+            f"{type(target).__name__} has {sum(spec.numel for spec in layout.mapped):,}, or other names or shapes"
+        )
+    try:
+        model = cls(
+            target,
+            recipe["latent_dim"],
+            **settings,
+            **recipe["roles"],
+            base=recipe["base"],
+            share_base=share_base,
+            buffers=recipe["buffers"],
+            lazy=lazy,
+            seed=recipe["seed"],
+            registry=registry,
+        )
+    except UnknownComponentError as error:
+        supplier = recipe["components"][error.path.partition(".")[0]]["supplier"]
+        raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
+    if model.base_fingerprint() != recipe["base_sha256"]:
+        raise FileFormatError(
+            f"{path}: was made for a {type(target).__name__} with other base weights: load or seed the "
+            "target exactly as it was when the model was built"
+        )
+    model.target.track(frozenset(name.removeprefix(_TRACKED) for name in tensors if name.startswith(_TRACKED)))
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
+    return model

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,36 +13,42 @@ from torch import Tensor, nn
 from mapping_core import files
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
-from mapping_core.errors import (
-    BudgetError,
-    ConfigError,
-    FileFormatError,
-    PluginError,
-    TargetError,
-    UnknownComponentError,
-)
+from mapping_core.errors import BudgetError, ConfigError, PluginError, TargetError
+from mapping_core.random import RandomStream
 from mapping_core.registry import Registry
-from mapping_core.target import execution
-from mapping_core.target.buffers import plan_buffers
+from mapping_core.target.base import BASES
+from mapping_core.target.inference import WeightCache
 from mapping_core.target.layout import Layout
-from mapping_core.target.tensors import TensorTree
+from mapping_core.target.recalibration import recalibrate
+from mapping_core.target.roles import Patterns, RoleRules, as_patterns
+from mapping_core.target.target import Target
 
 if TYPE_CHECKING:
     from mapping_core.interfaces.generator import Generator
 
-BASES = ("current",)
+_START = 0x73746172  # the purpose of the draw of the first latent, where it does not start at 0
 
 
 class MappingModel(nn.Module):
     """A target whose weights are ``theta_0 + mapping(latent)``, of which only the latent trains.
 
     `target_model` is read and never written: the model keeps private copies of its weights
-    (the base theta_0) and buffers, and a skeleton that executes it. `latent_dim` is the
-    number of trainable numbers, exactly, whatever the `strategy`. The latent starts at 0,
-    so the model starts as the target.
+    and buffers, and a skeleton that executes it. `latent_dim` is the number of trainable
+    numbers, exactly, whatever the `strategy`. The latent starts at 0, so the model starts
+    as the target.
 
     `strategy`, `mapper` and `modulation` are a component, its name, or a table as in TOML.
+
+    `mapped`, `trained` and `frozen` are patterns over parameter names or module types
+    (`mapping_core.target.roles`): what a latent feeds, what trains directly (and counts in
+    `latent_dim`), what keeps its values. By default all floating-point parameters that
+    require a gradient are mapped.
+
+    `base` says what theta_0 is (`mapping_core.target.base`); `share_base=True` uses the
+    target's own tensors instead of copies, for very large models: do not change them then.
     `buffers` says what may happen to BatchNorm statistics (`mapping_core.target.buffers`).
+    `lazy=True` generates weights module by module, for peak memory
+    (`mapping_core.target.lazy`); patterns name modules to be taken as one unit.
 
     Raises `TargetError`, `BudgetError` or `ConfigError` before anything is built.
 
@@ -60,8 +67,13 @@ class MappingModel(nn.Module):
         *,
         mapper: str | MapperConfig | Mapping[str, Any] = "srht",
         modulation: str | ModulationConfig | Mapping[str, Any] | None = None,
+        mapped: Patterns | None = None,
+        trained: Patterns = (),
+        frozen: Patterns = (),
         base: str = "current",
+        share_base: bool = False,
         buffers: str = "frozen",
+        lazy: bool | Patterns = False,
         seed: int = 0,
         registry: Registry | None = None,
     ) -> None:
@@ -81,75 +93,67 @@ class MappingModel(nn.Module):
         self.suppliers = {role: registry.supplier(component) for role, component in self.components().items()}
         self.base = base
         self.buffer_policy = buffers
+        self.lazy = lazy is not False
         self.seed = _checked_seed(seed)
-        self.layout = Layout.of(target_model)
-        self.latent_dim = _checked_budget(latent_dim, self.layout)
-        plan = plan_buffers(target_model, buffers)
-
-        self.generator = self._build_generator()
+        rules = RoleRules.of(mapped, trained, frozen)
+        self.layout = Layout.of(target_model, rules)
+        #: The role patterns in a form that a file can hold.
+        self.roles = rules.portable(target_model)
+        self.latent_dim, budget = _checked_budget(latent_dim, self.layout)
+        self.generator = self._build_generator(budget)
         self._latent_sizes = self.generator.latent_sizes
-        self._check_generator()
-        self.latent = nn.Parameter(torch.zeros(self.latent_dim))
-        self._place_tensors(target_model, plan.tracked)
-        self._fingerprint: str | None = None
-        # Not registered: its meta parameters are neither ours to list nor to save.
-        object.__setattr__(self, "skeleton", execution.skeleton_of(target_model))
-        self._always_eval = plan.always_eval
-        self.train(target_model.training)
-        for path, module in target_model.named_modules():
-            if path not in plan.always_eval:
-                self.skeleton.get_submodule(path).training = module.training
-
-    skeleton: nn.Module
-    """The target without its weights: what is executed. For reading structure and modes."""
+        self._check_generator(budget)
+        #: What is kept of the user's module, and runs it.
+        self.target = Target(
+            target_model,
+            self.layout,
+            base=base,
+            seed=self.seed,
+            buffers=buffers,
+            share_base=share_base,
+            units=() if isinstance(lazy, bool) else as_patterns(lazy),
+        )
+        start = RandomStream(self.seed, purpose=_START).normal(budget).float() if base == "zero" else torch.zeros(budget)
+        self.latent = nn.Parameter(start)
+        self._cache = WeightCache()
+        self.to(next(iter(self.target.base.as_dict().values())).device)
+        self.training = target_model.training
 
     def components(self) -> dict[str, Component]:
         """The configured components by their role: strategy, mapper and, if there is one, modulation."""
         roles = {"strategy": self.strategy, "mapper": self.mapper, "modulation": self.modulation}
         return {role: component for role, component in roles.items() if component is not None}
 
-    def _build_generator(self) -> Generator:
+    def _build_generator(self, budget: int) -> Generator:
         context = GeneratorContext(
-            layout=self.layout,
-            latent_dim=self.latent_dim,
-            seed=self.seed,
-            mapper=self.mapper,
-            modulation=self.modulation,
+            layout=self.layout, latent_dim=budget, seed=self.seed, mapper=self.mapper, modulation=self.modulation
         )
         return self.strategy.build(context)
 
-    def _check_generator(self) -> None:
+    def _check_generator(self, budget: int) -> None:
         """Hold a strategy to its contract: the budget is met, nothing of its own trains, all is fed once."""
         name = self.strategy.name
         total = sum(self._latent_sizes.values())
-        if total != self.latent_dim:
-            raise PluginError(f"strategy {name!r} uses {total:,} numbers instead of latent_dim={self.latent_dim:,}")
+        if total != budget:
+            raise PluginError(f"strategy {name!r} uses {total:,} numbers instead of latent_dim={budget:,}")
         if own := [key for key, _ in self.generator.named_parameters()]:
             raise PluginError(f"strategy {name!r} has trainable parameters of its own ({', '.join(own)})")
         fed = sorted(key for keys in self.generator.assignment().values() for key in keys)
         if fed != sorted(spec.name for spec in self.layout.mapped):
             raise PluginError(f"strategy {name!r} must feed every mapped parameter exactly once, it feeds {fed}")
 
-    def _place_tensors(self, target: nn.Module, tracked: frozenset[str]) -> None:
-        parameters = dict(target.named_parameters())
-        mapped = {spec.name for spec in self.layout.mapped}
-        buffers = dict(target.named_buffers())
-        first_name = {id(buffer): name for name, buffer in buffers.items()}
-        aliases = {alias: spec.name for spec in self.layout.parameters for alias in spec.aliases}
-        for name, buffer in target.named_buffers(remove_duplicate=False):
-            if name not in buffers:
-                aliases[name] = first_name[id(buffer)]
-        self._aliases = aliases
-        copies = execution.copy_tensors
-        self._base = TensorTree(copies({k: v for k, v in parameters.items() if k in mapped}), persistent=False)
-        self._frozen = TensorTree(copies({k: v for k, v in parameters.items() if k not in mapped}), persistent=False)
-        self._constants = TensorTree(copies({k: v for k, v in buffers.items() if k not in tracked}), persistent=False)
-        self.tracked = TensorTree(copies({k: v for k, v in buffers.items() if k in tracked}), persistent=True)
+    @property
+    def skeleton(self) -> nn.Module:
+        """The target without its weights: what is executed. For reading structure and modes."""
+        return self.target.skeleton
 
     @property
     def latents(self) -> dict[str, Tensor]:
         """The latents by name, as views of the one trainable vector `latent`."""
-        pieces = torch.split(self.latent, list(self._latent_sizes.values()), dim=-1)
+        return self._split(self.latent)
+
+    def _split(self, latent: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(latent, list(self._latent_sizes.values()), dim=-1)
         return dict(zip(self._latent_sizes, pieces, strict=True))
 
     def generate(self, latents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -159,102 +163,148 @@ class MappingModel(nn.Module):
         """
         with torch.autocast(self.latent.device.type, enabled=False):
             weights: dict[str, Tensor] = self.generator(
-                self.latents if latents is None else latents, self._base.as_dict()
+                self.latents if latents is None else latents, self.target.base.as_dict()
             )
         return weights
 
+    def _generate_some(self, latents: Mapping[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
+        with torch.autocast(self.latent.device.type, enabled=False):
+            return self.generator.generate_some(latents, self.target.base.as_dict(), names)
+
     def call(self, weights: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run the target under `weights` (as from `generate`) and return its own output."""
-        tensors = {**self._kept(), **weights}
-        if self.training:
-            # A module may write to its buffers in training mode; constants must not change.
-            tensors.update(execution.copy_tensors(self._constants.as_dict()))
-        for alias, name in self._aliases.items():
-            tensors[alias] = tensors[name]
-        output = execution.call(self.skeleton, tensors, args, kwargs)
-        for name, buffer in self.tracked.as_dict().items():
-            if tensors[name] is not buffer:  # the module put another tensor in its place
-                buffer.copy_(tensors[name].detach())
-        return output
+        return self.target.run(weights, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the target under the generated weights: its inputs, its output."""
-        return self.call(self.generate(), *args, **kwargs)
+        """Run the target under the generated weights: its inputs, its output.
+
+        In evaluation mode without a gradient, weights are generated once and kept until the
+        latent changes.
+        """
+        if self.lazy:
+            return self.target.run_lazily(self._generate_some, self.latents, args, kwargs)
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.target.run(self.generate(), args, kwargs)
+        weights = self._cache.get(self.latent, self.target.base_versions(), self.generate)
+        return self.target.run(weights, args, kwargs)
+
+    def forward_with(self, vector: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Run the target under another latent vector [latent_dim], as from `latent_vector`; differentiable in it.
+
+        The way to many models at once: ``torch.func.vmap(model.forward_with, (0, None))(vectors, x)``.
+        """
+        latent, trained = self._unpacked(vector)
+        return self.target.run({**self.generate(self._split(latent)), **trained}, args, kwargs)
+
+    def _unpacked(self, vector: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if vector.shape[-1:] != (self.latent_dim,):
+            raise BudgetError(f"a latent vector has {self.latent_dim:,} numbers, got shape {list(vector.shape)}")
+        trained = self.target.trained.as_dict()
+        sizes = [self.latent.numel(), *(tensor.numel() for tensor in trained.values())]
+        stops = list(accumulate(sizes))
+        parts = [vector[..., stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+        return parts[0], {
+            name: part.reshape(tensor.shape).to(tensor.dtype)
+            for (name, tensor), part in zip(trained.items(), parts[1:], strict=True)
+        }
+
+    def latent_vector(self) -> Tensor:
+        """A detached copy of all that trains, flat [latent_dim]: the latent, then what trains directly.
+
+        What to average in federated learning or over a trajectory, and to keep for each user.
+        """
+        with torch.no_grad():
+            parts = [self.latent, *self.target.trained.as_dict().values()]
+            return torch.cat([part.detach().reshape(-1).to(self.latent.dtype) for part in parts])
+
+    def load_latent_vector(self, vector: Tensor) -> None:
+        """Take over a vector [latent_dim] as `latent_vector` gives it; nothing changes if it does not fit."""
+        if vector.ndim != 1 or not bool(torch.isfinite(vector).all()):
+            raise BudgetError(f"a latent vector is one dimension of finite numbers, got shape {list(vector.shape)}")
+        latent, trained = self._unpacked(vector.detach())
+        with torch.no_grad():
+            self.latent.copy_(latent)
+            for name, tensor in self.target.trained.as_dict().items():
+                tensor.copy_(trained[name])
+
+    def stack(self, vectors: Sequence[Tensor]) -> Callable[..., Any]:
+        """Return a function that runs the target under several latent vectors at once, by `torch.func.vmap`.
+
+        Its outputs have the vectors in front: [len(vectors), ...]. For targets and modes that
+        vmap can run: no running statistics that change, and dropout only in evaluation mode.
+
+        >>> model = MappingModel(nn.Linear(4, 2), latent_dim=6, strategy="slvt")
+        >>> model.stack([torch.zeros(6), torch.ones(6)])(torch.ones(3, 4)).shape
+        torch.Size([2, 3, 2])
+        """
+        stacked = torch.stack([vector.to(self.latent) for vector in vectors])
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return torch.func.vmap(lambda vector: self.forward_with(vector, *args, **kwargs))(stacked)
+
+        return run
+
+    def recalibrate(self, loader: Iterable[Any], *, batches: int | None = None) -> int:
+        """Estimate BatchNorm statistics anew under the present weights; returns the batches used.
+
+        `loader` yields what training loaders do (``(inputs, targets)``, dictionaries), or
+        bare inputs. The statistics are saved with the model from then on.
+        """
+        from mapping_core.training.batches import inputs_of
+
+        def run(batch: Any) -> Any:
+            args, kwargs = inputs_of(batch)
+            return self.target.run(self.generate(), args, kwargs)
+
+        return recalibrate(self.target, run, loader, batches)
 
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode, for the target too; frozen statistics stay in evaluation mode."""
-        super().train(mode)
-        skeleton: nn.Module | None = self.__dict__.get("skeleton")
-        if skeleton is not None:
-            skeleton.train(mode)
-            for path in self._always_eval:
-                skeleton.get_submodule(path).eval()
-        return self
+        self._cache.clear()
+        return super().train(mode)
 
-    def latent_vector(self) -> Tensor:
-        """A detached copy of the whole latent, [latent_dim]."""
-        return self.latent.detach().clone()
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._cache.clear()
+        applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return applied
+
+    def base_fingerprint(self) -> str:
+        """A hash of everything of the target that is given and not trained, as it was given."""
+        return self.target.fingerprint()
 
     def mapping_bytes(self) -> int:
         """Bytes of frozen state the mapping keeps in memory."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self.generator.buffers())
 
-    def base_fingerprint(self) -> str:
-        """A hash of everything of the target that is given and not trained, as it was given."""
-        if self._fingerprint is None:
-            given = {**self._base.as_dict(), **self._frozen.as_dict(), **self._constants.as_dict()}
-            self._fingerprint = files.base_fingerprint(given)
-        return self._fingerprint
+    def summary(self) -> str:
+        """A table of latents, weights and shares, ready to print."""
+        from mapping_core.summary import summarize
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` and the like round the base, and a file must still fit the target that was given.
-        self.base_fingerprint()
-        applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return applied
+        return summarize(self)
 
     def save(self, path: str | Path) -> None:
-        """Write latent, tracked buffers and recipe to one safetensors file (`mapping_core.files`)."""
+        """Write all that trained, and the recipe, to one safetensors file (`mapping_core.files`)."""
         files.write(path, self)
 
     @classmethod
-    def load(cls, path: str | Path, target_model: nn.Module, *, registry: Registry | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        target_model: nn.Module,
+        *,
+        share_base: bool = False,
+        lazy: bool | Patterns = False,
+        registry: Registry | None = None,
+    ) -> Self:
         """Read a file that `save` wrote, for the same target with the same base weights.
+
+        With ``base="seeded"`` the target's own weights do not matter. `share_base` and `lazy`
+        are not part of a file: they say how this process keeps and runs the target.
 
         Raises `FileFormatError` when the file is damaged, foreign, newer, or made for another
         target, and `UnknownComponentError` when a plugin it needs is not installed.
         """
-        recipe, tensors = files.read(path)
-        settings = {role: component["settings"] for role, component in recipe["components"].items()}
-        layout = Layout.of(target_model)
-        if layout.fingerprint() != recipe["layout"]:
-            raise FileFormatError(
-                f"{path}: was made for another target, with {recipe['weights']:,} mapped weights; "
-                f"this {type(target_model).__name__} has {sum(spec.numel for spec in layout.mapped):,}, or other "
-                "names or shapes"
-            )
-        try:
-            model = cls(
-                target_model,
-                recipe["latent_dim"],
-                **settings,
-                base=recipe["base"],
-                buffers=recipe["buffers"],
-                seed=recipe["seed"],
-                registry=registry,
-            )
-        except UnknownComponentError as error:
-            supplier = recipe["components"][error.path.partition(".")[0]]["supplier"]
-            raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
-        if model.base_fingerprint() != recipe["base_sha256"]:
-            raise FileFormatError(
-                f"{path}: was made for a {type(target_model).__name__} with other base weights: load or seed the "
-                "target exactly as it was when the model was built"
-            )
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
-        return model
+        return files.load(cls, path, target_model, share_base=share_base, lazy=lazy, registry=registry)
 
     def export(self) -> nn.Module:
         """Return a plain module, the target's twin, with the weights filled in.
@@ -263,12 +313,11 @@ class MappingModel(nn.Module):
         `requires_grad` flags are the target's, buffers and modes are the present ones.
         """
         with torch.no_grad():
-            tensors = {**self.generate(), **self._kept()}
-        return execution.filled(self.skeleton, tensors)
+            return self.target.filled(self.generate())
 
-    def _kept(self) -> dict[str, Tensor]:
-        """All tensors of the target that no latent feeds, as they are now."""
-        return {**self._frozen.as_dict(), **self.tracked.as_dict(), **self._constants.as_dict()}
+    def export_state_dict(self) -> dict[str, Tensor]:
+        """The `state_dict` of `export()`: what the target's own `load_state_dict` takes."""
+        return {name: tensor.detach() for name, tensor in self.export().state_dict().items()}
 
     def __repr__(self) -> str:
         return (
@@ -283,13 +332,21 @@ def _checked_seed(seed: int) -> int:
     return seed
 
 
-def _checked_budget(latent_dim: int, layout: Layout) -> int:
+def _checked_budget(latent_dim: int, layout: Layout) -> tuple[int, int]:
+    """The budget as given, and what of it is left for latents."""
     if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
         raise BudgetError(f"latent_dim must be an integer of at least 1, got {latent_dim!r}")
-    weights = sum(spec.numel for spec in layout.mapped)
-    if latent_dim > weights:
+    trained = sum(spec.numel for spec in layout.trained)
+    if trained >= latent_dim:
         raise BudgetError(
-            f"latent_dim={latent_dim:,} is more than the target's {weights:,} mapped weights: "
-            f"a latent as large as the weights saves nothing, use latent_dim <= {weights:,}"
+            f"latent_dim={latent_dim:,} counts what trains directly too, and that is {trained:,} numbers already: raise "
+            "latent_dim above it, or train less directly"
         )
-    return latent_dim
+    weights = sum(spec.numel for spec in layout.mapped)
+    if latent_dim - trained > weights:
+        raise BudgetError(
+            f"latent_dim={latent_dim:,} is more than the target's {weights:,} mapped weights"
+            + (f" and {trained:,} directly trained ones" if trained else "")
+            + f": a latent as large as the weights saves nothing, use latent_dim <= {weights + trained:,}"
+        )
+    return latent_dim, latent_dim - trained

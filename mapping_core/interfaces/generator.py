@@ -31,6 +31,15 @@ class Generator(nn.Module, ABC):
         the result is the base.
         """
 
+    def generate_some(
+        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+    ) -> dict[str, Tensor]:
+        """Generate the parameters in `names` alone; lazy generation asks for one module's at a time.
+
+        Override it where they can be had without generating the others.
+        """
+        return {name: weight for name, weight in self(latents, base).items() if name in names}
+
     @abstractmethod
     def assignment(self) -> dict[str, tuple[str, ...]]:
         """Which parameters each latent feeds, by name; for `MappingModel.summary`."""

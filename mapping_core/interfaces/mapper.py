@@ -29,5 +29,13 @@ class Mapper(nn.Module, ABC):
         `z` has shape [..., d], float32 or float64; returns [..., n] of the same dtype.
         """
 
+    def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
+        """The outputs `start` to `stop` alone, [..., stop - start]; lazy generation asks for few at a time.
+
+        Override it where they can be had without computing the others.
+        """
+        output: Tensor = self(z)
+        return output[..., start:stop]
+
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.out_features}"

@@ -11,6 +11,9 @@ these may change:
     hold nothing to keep: they are tracked, or evaluation would be wrong.
 ``"tracked"``
     Every persistent buffer may change, as in ordinary training.
+``"batch"``
+    Running statistics are dropped: norms use the batch at hand, in evaluation too, so nothing
+    has to be tracked or saved. Outputs then depend on the batch; not for batches of one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 
 from mapping_core.errors import ConfigError
 
-POLICIES = ("frozen", "tracked")
+POLICIES = ("frozen", "tracked", "batch")
 
 
 @define(frozen=True)
@@ -42,10 +45,12 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     persistent = {name for name in target.state_dict(keep_vars=True) if name in dict(target.named_buffers())}
     if policy == "tracked":
         return BufferPlan(frozenset(persistent), frozenset())
+    if policy == "batch":
+        return BufferPlan(frozenset(), frozenset())
     tracked: set[str] = set()
     always_eval: set[str] = set()
     for path, module in target.named_modules():
-        statistics = _statistics(module)
+        statistics = statistics_of(module)
         if not statistics:
             continue
         if _estimated(module):
@@ -55,8 +60,17 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     return BufferPlan(frozenset(tracked), frozenset(always_eval))
 
 
-def _statistics(module: nn.Module) -> dict[str, Tensor]:
-    """The running statistics of a batch or instance norm (or of any module that keeps them alike)."""
+def use_batch_statistics(skeleton: nn.Module) -> None:
+    """Make norms forget their running statistics; in place, so only for a skeleton of our own."""
+    for module in skeleton.modules():
+        for leaf in statistics_of(module):
+            module.register_buffer(leaf, None)
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            module.track_running_stats = False
+
+
+def statistics_of(module: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of a batch or instance norm (or of any module that keeps them alike), by leaf name."""
     leaves = ("running_mean", "running_var", "num_batches_tracked")
     found = {leaf: module._buffers.get(leaf) for leaf in leaves}
     if found["running_mean"] is None or found["running_var"] is None:
@@ -65,7 +79,7 @@ def _statistics(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _estimated(module: nn.Module) -> bool:
-    statistics = _statistics(module)
+    statistics = statistics_of(module)
     counter = statistics.get("num_batches_tracked")
     if counter is not None and int(counter) > 0:
         return True

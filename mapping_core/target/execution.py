@@ -60,3 +60,8 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Private copies, detached, each with storage of its own."""
     with torch.no_grad():
         return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without their graph, sharing storage."""
+    return {name: tensor.detach() for name, tensor in tensors.items()}

@@ -9,8 +9,10 @@ import torch
 from attrs import define
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mapping_core.errors import TargetError
+from mapping_core.target.roles import Role, RoleRules
 
 #: Row scale of parameters that start as a constant (norm gains, biases of norms, PReLU slopes, logit
 #: scales): their initialisation has no spread to take the scale from.
@@ -31,7 +33,8 @@ class ParameterSpec:
     `aliases` are the further names of the same tensor, when modules share it. `module` is
     the path of the module that owns it. `scale` multiplies the unit-gain output of a
     mapper: the standard deviation that the layer's own initialisation gives its weights.
-    `mapped` says whether a latent feeds it; otherwise it keeps its value.
+    `role` says whether a latent feeds it, it trains directly, or it keeps its value.
+    `fixed_row` is a row that keeps its value all the same: the padding row of an embedding.
     """
 
     name: str
@@ -41,7 +44,8 @@ class ParameterSpec:
     dtype: torch.dtype
     fan_in: int | None
     scale: float
-    mapped: bool
+    role: Role
+    fixed_row: int | None = None
 
     @property
     def numel(self) -> int:
@@ -61,11 +65,11 @@ class Layout:
     parameters: tuple[ParameterSpec, ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        """Read a module's layout; floating-point parameters that require a gradient are mapped.
+    def of(cls, module: nn.Module, rules: RoleRules | None = None) -> Layout:
+        """Read a module's layout; without `rules`, floating-point parameters that require a gradient are mapped.
 
-        Raises `TargetError` when there is nothing to map, or when a parameter has no
-        values yet (lazy modules, the meta device).
+        Raises `TargetError` when there is nothing to map, when a rule matches nothing, or
+        when a parameter has no values yet (lazy modules, the meta device).
         """
         modules = dict(module.named_modules(remove_duplicate=False))
         names: dict[int, list[str]] = {}
@@ -73,8 +77,11 @@ class Layout:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
             tensors[id(parameter)] = parameter
-        specs = tuple(_spec(tensors[key], names[key], modules) for key in names)
-        if not any(spec.mapped for spec in specs):
+        for key, parameter in tensors.items():
+            _refuse_empty(names[key][0], parameter)
+        roles = (RoleRules.of() if rules is None else rules).assign(module)
+        specs = tuple(_spec(tensors[key], names[key], modules, roles[names[key][0]]) for key in names)
+        if not any(spec.role is Role.MAPPED for spec in specs):
             raise TargetError(
                 f"{type(module).__name__} has no parameter to map: it needs at least one floating-point "
                 "parameter with requires_grad=True"
@@ -84,7 +91,20 @@ class Layout:
     @property
     def mapped(self) -> tuple[ParameterSpec, ...]:
         """The parameters a latent feeds."""
-        return tuple(spec for spec in self.parameters if spec.mapped)
+        return self._of(Role.MAPPED)
+
+    @property
+    def trained(self) -> tuple[ParameterSpec, ...]:
+        """The parameters that train directly."""
+        return self._of(Role.TRAINED)
+
+    @property
+    def frozen(self) -> tuple[ParameterSpec, ...]:
+        """The parameters that keep their values."""
+        return self._of(Role.FROZEN)
+
+    def _of(self, role: Role) -> tuple[ParameterSpec, ...]:
+        return tuple(spec for spec in self.parameters if spec.role is role)
 
     def layers(self) -> dict[str, tuple[ParameterSpec, ...]]:
         """The mapped parameters by the module that owns them, in order."""
@@ -96,19 +116,27 @@ class Layout:
     def fingerprint(self) -> str:
         """A hash of names, shapes, dtypes, ties and roles: equal for targets of one architecture."""
         lines = (
-            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.mapped}" for spec in self.parameters
+            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.role.value}" for spec in self.parameters
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Module]) -> ParameterSpec:
-    name, *aliases = names
-    owner, _, leaf = name.rpartition(".")
+def _refuse_empty(name: str, parameter: nn.Parameter) -> None:
     if is_lazy(parameter):
         raise TargetError(f"parameter {name!r} is lazy and has no shape yet: run one batch through the target first")
     if parameter.is_meta:
         raise TargetError(f"parameter {name!r} is on the meta device and has no values: materialise the target first")
+
+
+def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Module], role: Role) -> ParameterSpec:
+    name, *aliases = names
+    owner, _, leaf = name.rpartition(".")
     fan_in, scale = _fan_in_and_scale(modules[owner], leaf, parameter)
+    padding = [
+        modules[each.rpartition(".")[0]].padding_idx
+        for each in names
+        if isinstance(modules[each.rpartition(".")[0]], nn.Embedding | nn.EmbeddingBag)
+    ]
     return ParameterSpec(
         name=name,
         aliases=tuple(aliases),
@@ -117,7 +145,8 @@ def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Modul
         dtype=parameter.dtype,
         fan_in=fan_in,
         scale=scale,
-        mapped=parameter.requires_grad and parameter.is_floating_point() and parameter.numel() > 0,
+        role=role,
+        fixed_row=next((row for row in padding if isinstance(row, int)), None),
     )
 
 
@@ -127,7 +156,7 @@ def _fan_in_and_scale(module: nn.Module, leaf: str, parameter: nn.Parameter) -> 
     torch's layers draw from U(-b, b) with b = 1/sqrt(fan_in), whose standard deviation is
     1/sqrt(3 fan_in); their biases use the weight's fan-in. Embeddings draw from N(0, 1).
     """
-    if isinstance(module, _NORMS):
+    if isinstance(module, _NORMS) or _is_magnitude(module, leaf):
         return None, CONSTANT_SCALE
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return None, 1.0
@@ -140,6 +169,11 @@ def _fan_in_and_scale(module: nn.Module, leaf: str, parameter: nn.Parameter) -> 
         fan_in = weight[0].numel()
         return fan_in, _uniform_std(fan_in)
     return None, CONSTANT_SCALE
+
+
+def _is_magnitude(module: nn.Module, leaf: str) -> bool:
+    """Whether a parameter is the magnitude of weight_norm, of the new kind or the old."""
+    return leaf == "weight_g" or (isinstance(module, ParametrizationList) and leaf == "original0")
 
 
 def _uniform_std(fan_in: int) -> float:

@@ -8,11 +8,16 @@ from torch import Tensor, nn
 
 
 class TensorTree(nn.Module):
-    """Tensors under dotted names, as buffers in nested modules that mirror the names.
+    """Tensors under dotted names, in nested modules that mirror the names.
 
     A name may hold dots, which `register_buffer` refuses; replacing them by another
-    character would let ``a.b`` and ``a_b`` collide. With ``persistent=True`` they appear in
-    `state_dict()` under their own names.
+    character would let ``a.b`` and ``a_b`` collide. Parameters are registered as such,
+    other tensors as buffers; with ``persistent=True`` these appear in `state_dict()`.
+
+    >>> import torch
+    >>> tree = TensorTree({"a.b": torch.zeros(1), "a_b": torch.ones(1)}, persistent=True)
+    >>> list(tree.state_dict())
+    ['a_b', 'a.b']
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, persistent: bool) -> None:
@@ -25,11 +30,15 @@ class TensorTree(nn.Module):
                 if step not in node._modules:
                     node.add_module(step, nn.Module())
                 node = node.get_submodule(step)
-            node.register_buffer(leaf, tensor, persistent=persistent)
-            # `.to()` replaces entries of this dict in place, so looking the tensor up in it
-            # is always right, and spares a walk through the tree.
-            self._slots[name] = (node._buffers, leaf)
+            # `.to()` replaces entries of these dictionaries in place, so looking the tensor up
+            # in them is always right, and spares a walk through the tree.
+            if isinstance(tensor, nn.Parameter):
+                node.register_parameter(leaf, tensor)
+                self._slots[name] = (node._parameters, leaf)  # type: ignore[assignment]
+            else:
+                node.register_buffer(leaf, tensor, persistent=persistent)
+                self._slots[name] = (node._buffers, leaf)
 
     def as_dict(self) -> dict[str, Tensor]:
         """The tensors by name, as they are now."""
-        return {name: buffers[leaf] for name, (buffers, leaf) in self._slots.items()}  # type: ignore[misc]
+        return {name: slot[leaf] for name, (slot, leaf) in self._slots.items()}  # type: ignore[misc]

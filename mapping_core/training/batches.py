@@ -47,3 +47,19 @@ def adapt_batch(batch: Any) -> Batch:
         + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")
         + ": change the data set, or pass batch_adapter="
     )
+
+
+def inputs_of(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The positional and keyword inputs of a batch, which may also be bare inputs without targets.
+
+    >>> inputs_of({"x": 1}), inputs_of((1, 2))
+    (((), {'x': 1}), ((1,), {}))
+    """
+    if isinstance(batch, Batch | tuple | list):
+        if not isinstance(batch, Batch) and len(batch) == 1:
+            return tuple(batch), {}
+        adapted = adapt_batch(batch)
+        return adapted.args, adapted.kwargs
+    if isinstance(batch, Mapping):
+        return (), {name: value for name, value in batch.items() if name not in TARGET_KEYS}
+    return (batch,), {}

@@ -97,7 +97,7 @@ def test_a_fresh_norm_is_estimated_as_usual(policy: str) -> None:
         assert torch.equal(model(x), twin(x))
     state = model.state_dict()
     for name in STATISTICS:
-        assert torch.equal(state[f"tracked.{name}"], twin.get_buffer(name))
+        assert torch.equal(state[f"target.tracked.{name}"], twin.get_buffer(name))
     assert int(target.get_buffer("1.num_batches_tracked")) == 0
     assert torch.equal(model.eval()(x), twin.eval()(x))
 

@@ -44,9 +44,9 @@ def test_only_the_latent_is_listed_and_saved() -> None:
     assert {name: p.numel() for name, p in model.named_parameters()} == {"latent": 20}
     assert set(model.state_dict()) == {
         "latent",
-        "tracked.1.running_mean",
-        "tracked.1.running_var",
-        "tracked.1.num_batches_tracked",
+        "target.tracked.1.running_mean",
+        "target.tracked.1.running_var",
+        "target.tracked.1.num_batches_tracked",
     }
 
 

@@ -43,3 +43,6 @@ class OrthogonalMapper(Mapper):
 
     def forward(self, z: Tensor) -> Tensor:
         return z @ self.weight.to(z.dtype).T
+
+    def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
+        return z @ self.weight[start:stop].to(z.dtype).T

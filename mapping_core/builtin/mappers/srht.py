@@ -54,15 +54,25 @@ class SrhtMapper(Mapper):
         self.register_buffer("right", _hadamard(1 << half), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        order = self.outer.shape[-1]
+        blocks = self._mixed(z).unsqueeze(-2) * self.outer.to(z.dtype)
+        return blocks.flatten(-3)[..., : self.out_features]
+
+    def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
+        columns, order = self.outer.shape
+        first = start // order
+        block = torch.arange(first, -(-stop // order), device=z.device)
+        inner, outer = block // columns, block % columns
+        blocks = self._mixed(z)[..., inner, :] * self.outer[outer].to(z.dtype)
+        return blocks.flatten(-2)[..., start - first * order : stop - first * order]
+
+    def _mixed(self, z: Tensor) -> Tensor:
+        """``H (A_i * pad(z)) / sqrt(d)`` for every i: [..., r, m]."""
         signed = z.unsqueeze(-2) * self.inner.to(z.dtype)
-        padded = functional.pad(signed, (0, order - self.in_features))
-        grid = padded.reshape(*padded.shape[:-1], self.left.shape[0], self.right.shape[0])
+        padded = functional.pad(signed, (0, self.outer.shape[-1] - self.in_features))
+        grid = padded.unflatten(-1, (self.left.shape[0], self.right.shape[0]))
         # Scaling the small factor spares a pass over the result.
         left = self.left.to(z.dtype) / math.sqrt(self.in_features)
-        mixed: Tensor = (left @ grid @ self.right.to(z.dtype)).flatten(-2)
-        blocks = mixed.unsqueeze(-2) * self.outer.to(z.dtype)
-        return blocks.flatten(-3)[..., : self.out_features]
+        return (left @ grid @ self.right.to(z.dtype)).flatten(-2)
 
 
 def _hadamard(order: int) -> Tensor:

@@ -38,5 +38,14 @@ class LayerwiseGenerator(Generator):
             weights.update(expansion(latents[name], base))
         return weights
 
+    def generate_some(
+        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+    ) -> dict[str, Tensor]:
+        weights: dict[str, Tensor] = {}
+        for name, expansion in self._pairs():
+            if not names.isdisjoint(expansion.names):
+                weights.update(expansion.some(latents[name], base, names))
+        return weights
+
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return {name: expansion.names for name, expansion in self._pairs()}

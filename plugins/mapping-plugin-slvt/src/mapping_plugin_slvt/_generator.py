@@ -27,5 +27,10 @@ class SlvtGenerator(Generator):
         weights: dict[str, Tensor] = self.expansion(latents[_LATENT], base)
         return weights
 
+    def generate_some(
+        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+    ) -> dict[str, Tensor]:
+        return self.expansion.some(latents[_LATENT], base, names)
+
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return {_LATENT: self.expansion.names}

@@ -1,0 +1,63 @@
+"""Estimating running statistics anew, under the present weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import torch
+
+from mapping_core.errors import DataError, TargetError
+from mapping_core.target.buffers import statistics_of
+from mapping_core.target.target import Target
+
+
+def recalibrate(target: Target, run: Callable[[Any], Any], batches: Iterable[Any], limit: int | None) -> int:
+    """Set every running statistic to its mean over `batches` and return how many were used.
+
+    `run` runs the model on one batch. Only the modules with statistics are in training mode
+    meanwhile, so dropout stays off; afterwards every mode is what it was. The statistics are
+    tracked from then on, that is, saved with the model. Raises `TargetError` when there are
+    none, and `DataError`, leaving them as they were, when there is no batch.
+    """
+    found = {path: module for path, module in target.skeleton.named_modules() if statistics_of(module)}
+    if not found:
+        raise TargetError("recalibrate: the target keeps no running statistics")
+    names = frozenset(f"{path}.{leaf}" if path else leaf for path, module in found.items() for leaf in statistics_of(module))
+    target.track(names)
+    buffers = {name: buffer for name, buffer in target.tracked.as_dict().items() if name in names}
+    before = {name: buffer.clone() for name, buffer in buffers.items()}
+    modes = [(module, module.training) for module in target.skeleton.modules()]
+    momenta = {path: module.momentum for path, module in found.items()}
+    used = 0
+    try:
+        target.skeleton.eval()
+        for path, module in found.items():
+            # Without a momentum a norm takes the plain mean over the batches it sees.
+            module.momentum, module.training = None, True  # type: ignore[assignment]
+            _reset(path, buffers)
+        with torch.no_grad():
+            for batch in islice(batches, limit):
+                run(batch)
+                used += 1
+        if used == 0:
+            raise DataError("recalibrate: the loader gave no batch")
+    except BaseException:
+        for name, buffer in buffers.items():
+            buffer.copy_(before[name])
+        raise
+    finally:
+        for module, training in modes:
+            module.training = training
+        for path, module in found.items():
+            module.momentum = momenta[path]
+    return used
+
+
+def _reset(path: str, buffers: dict[str, torch.Tensor]) -> None:
+    prefix = f"{path}." if path else ""
+    for leaf, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+        if prefix + leaf in buffers:
+            buffers[prefix + leaf].fill_(value)
+

@@ -1,0 +1,200 @@
+"""`Target`: all that a mapped model keeps of the user's module, and how it is run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from mapping_core.errors import TargetError
+from mapping_core.target import execution
+from mapping_core.target.base import base_tensors
+from mapping_core.target.buffers import plan_buffers, use_batch_statistics
+from mapping_core.target.checkpointing import refuse_inner_checkpointing
+from mapping_core.target.fingerprint import fingerprint
+from mapping_core.target.hidden import refuse_hidden_parameters
+from mapping_core.target.layout import Layout
+from mapping_core.target.lazy import LazyExecution, Provider, find_units
+from mapping_core.target.roles import Pattern
+from mapping_core.target.tensors import TensorTree
+
+
+class Target(nn.Module):
+    """A skeleton without weights, and the tensors it runs under that no latent generates.
+
+    `base` holds theta_0 of the mapped parameters, `frozen` the parameters that keep their
+    values, `trained` those that train directly, `tracked` the buffers that may change,
+    `constants` the others. All but `base`, and `frozen` when it is shared, are private copies.
+    Only `trained` and `tracked` are in `state_dict()`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        *,
+        base: str,
+        seed: int,
+        buffers: str,
+        share_base: bool,
+        units: tuple[Pattern, ...],
+    ) -> None:
+        super().__init__()
+        refuse_hidden_parameters(module)
+        plan = plan_buffers(module, buffers)
+        parameters = dict(module.named_parameters())
+        own = execution.detached if share_base else execution.copy_tensors
+        # Not registered: its meta parameters are neither ours to list nor to save.
+        object.__setattr__(self, "skeleton", execution.skeleton_of(module))
+        if buffers == "batch":
+            use_batch_statistics(self.skeleton)
+        self._always_eval = plan.always_eval
+        self.layout = layout
+        self.base = TensorTree(own(base_tensors(module, base, seed=seed, layout=layout)), persistent=False)
+        self.frozen = TensorTree(own({s.name: parameters[s.name] for s in layout.frozen}), persistent=False)
+        copies = execution.copy_tensors({spec.name: parameters[spec.name] for spec in layout.trained})
+        self.trained = TensorTree({name: nn.Parameter(tensor) for name, tensor in copies.items()}, persistent=True)
+        self._aliases = {alias: spec.name for spec in layout.parameters for alias in spec.aliases}
+        self._place_buffers(module, plan.tracked)
+        self._units = find_units(self.skeleton, self._mapped_names(), units)
+        self._watched: set[bool] = set()
+        self._fingerprint: str | None = None
+        self._lock = threading.RLock()
+        self._set_modes(module)
+        self._shared = share_base
+
+    skeleton: nn.Module
+
+    def base_versions(self) -> tuple[int, ...]:
+        """The version counters of a base that others can write to; empty for a private one."""
+        if not self._shared:
+            return ()
+        return tuple(tensor._version for tensor in self.base.as_dict().values() if not tensor.is_inference())
+
+    def _place_buffers(self, module: nn.Module, tracked: frozenset[str]) -> None:
+        present = dict(self.skeleton.named_buffers())
+        buffers = {name: buffer for name, buffer in module.named_buffers() if name in present}
+        first_name = {id(buffer): name for name, buffer in buffers.items()}
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            if name not in buffers and id(buffer) in first_name:
+                self._aliases[name] = first_name[id(buffer)]
+        copies = execution.copy_tensors(buffers)
+        self.tracked = TensorTree({k: v for k, v in copies.items() if k in tracked}, persistent=True)
+        self.constants = TensorTree({k: v for k, v in copies.items() if k not in tracked}, persistent=False)
+
+    def _mapped_names(self) -> dict[str, str]:
+        return {name: spec.name for spec in self.layout.mapped for name in (spec.name, *spec.aliases)}
+
+    def _set_modes(self, module: nn.Module) -> None:
+        self.train(module.training)
+        for path, own in module.named_modules():
+            if path not in self._always_eval:
+                self.skeleton.get_submodule(path).training = own.training
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the skeleton's mode; modules whose statistics are frozen stay in evaluation mode."""
+        super().train(mode)
+        self.skeleton.train(mode)
+        for path in self._always_eval:
+            self.skeleton.get_submodule(path).eval()
+        return self
+
+    def kept(self) -> dict[str, Tensor]:
+        """All tensors that no latent generates, as they are now."""
+        return {
+            **self.frozen.as_dict(),
+            **self.trained.as_dict(),
+            **self.tracked.as_dict(),
+            **self.constants.as_dict(),
+        }
+
+    def run(self, weights: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the skeleton under generated weights (one for every mapped parameter) and return its output."""
+
+        def call(tensors: dict[str, Tensor]) -> Any:
+            tensors.update(weights)
+            self._name_aliases(tensors)
+            return execution.call(self.skeleton, tensors, args, kwargs)
+
+        return self._guarded(call)
+
+    def run_lazily(
+        self, provider: Provider, latents: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the skeleton while `provider` generates each unit's weights (`mapping_core.target.lazy`)."""
+        lazy = LazyExecution(self.skeleton, self._units, provider)
+
+        def call(tensors: dict[str, Tensor]) -> Any:
+            self._name_aliases(tensors)
+            return lazy.call(latents, tensors, args, kwargs)
+
+        return self._guarded(call)
+
+    def _guarded(self, call: Callable[[dict[str, Tensor]], Any]) -> Any:
+        """Run `call` on the kept tensors: one thread at a time, constants safe, tracked buffers written back."""
+        tensors = self.kept()
+        if self.training:
+            # A module may write to its buffers in training mode; constants must not change.
+            tensors.update(execution.copy_tensors(self.constants.as_dict()))
+        if torch.compiler.is_compiling():
+            return call(tensors)
+        # One skeleton holds one set of weights at a time: two threads would mix theirs.
+        with self._lock:
+            if torch.is_grad_enabled() and self.training not in self._watched:
+                with refuse_inner_checkpointing(self.skeleton, Target._guarded.__code__):
+                    output = call(tensors)
+                self._watched.add(self.training)
+            else:
+                output = call(tensors)
+        for name, buffer in self.tracked.as_dict().items():
+            if tensors[name] is not buffer:  # the module put another tensor in its place
+                buffer.copy_(tensors[name].detach())
+        return output
+
+    def _name_aliases(self, tensors: dict[str, Tensor]) -> None:
+        for alias, name in self._aliases.items():
+            if name in tensors:
+                tensors[alias] = tensors[name]
+
+    def filled(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """A plain module with these weights and everything kept in it, sharing nothing."""
+        return execution.filled(self.skeleton, {**self.kept(), **weights})
+
+    def track(self, names: frozenset[str]) -> None:
+        """Move buffers from the constants to the tracked ones, since they are about to change."""
+        constants, tracked = self.constants.as_dict(), self.tracked.as_dict()
+        moved = {name: buffer for name, buffer in constants.items() if name in names}
+        if moved:
+            self.tracked = TensorTree({**tracked, **moved}, persistent=True)
+            self.constants = TensorTree({k: v for k, v in constants.items() if k not in moved}, persistent=False)
+
+    def fingerprint(self) -> str:
+        """A hash of everything that is given and not trained, as it was given."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(
+                {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict()}
+            )
+        return self._fingerprint
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` rounds the base, and a file must still fit the target as it was given.
+        if self._fingerprint is None and any(_changes_dtype(fn, tensor) for tensor in self.base.as_dict().values()):
+            self.fingerprint()
+        applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return applied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._lock = threading.RLock()
+
+
+def _changes_dtype(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> bool:
+    if tensor.is_meta:
+        raise TargetError("the base has no values: it is on the meta device")
+    return fn(tensor.new_empty(0)).dtype != tensor.dtype
