@@ -65,7 +65,8 @@ def test_size(latent_dim: int, strategy: str, tmp_path: Path) -> None:
     """The file takes 4 bytes a number, the tracked buffers, and at most 8 KB."""
     target = nn.Sequential(targets.conv_norm(), nn.Linear(3, 4096))
     model = trained(target, latent_dim, strategy=strategy)
-    tracked = sum(t.numel() * t.element_size() for name, t in model.state_dict().items() if name.startswith("target.tracked"))
+    state = model.state_dict().items()
+    tracked = sum(t.numel() * t.element_size() for name, t in state if name.startswith("target.tracked"))
     assert tracked > 0
     model.save(tmp_path / "m")
     assert (tmp_path / "m").stat().st_size <= 4 * latent_dim + tracked + 8192
