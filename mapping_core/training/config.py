@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, lt, optional
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 
@@ -34,7 +34,7 @@ class TrainerConfig:
     phase_policy: PhasePolicyConfig | str = "full"
     callbacks: tuple[CallbackConfig, ...] = ()
     run_dir: Path | None = None
-    seed: int | None = field(default=None, validator=optional(ge(0)))
+    seed: int | None = field(default=None, validator=optional([ge(0), lt(2**64)]))
     precision: str = field(default="32-true", validator=in_(PRECISIONS))
     accelerator: str = "auto"
     devices: int = field(default=1, validator=ge(1))
