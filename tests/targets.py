@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from attrs import define
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-CPU = {"accelerator": "cpu", "progress": False}
+from mapping_core import MappingModel, MappingTrainer
 
 
 def mlp(*, seed: int = 0) -> nn.Sequential:
@@ -165,3 +166,10 @@ def rows(count: int = 24) -> tuple[Tensor, Tensor]:
 def loader(count: int = 24, *, batch_size: int = 8, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
     """Batches of `rows`."""
     return DataLoader(TensorDataset(*rows(count)), batch_size=batch_size, shuffle=shuffle)
+
+
+def trainer_of(model: nn.Module | None = None, batches: Any = None, *more: Any, **options: Any) -> MappingTrainer:
+    """Return a quiet trainer of two epochs on the CPU, by default of a mapped `mlp` on `loader()`."""
+    model = MappingModel(mlp(), 16) if model is None else model
+    given = {"max_epochs": 2, "seed": 0, "accelerator": "cpu", "progress": False, **options}
+    return MappingTrainer(model, loader() if batches is None else batches, *more, **given)

@@ -1,0 +1,215 @@
+"""The callbacks that core brings: early stopping, log, checkpoint, progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from mapping_core import Callback, ConfigError, DataError, MappingModel, MappingTrainer
+from mapping_core.builtin.callbacks import Checkpoint, EarlyStopping, Log, ProgressBar
+from mapping_core.builtin.callbacks.early_stopping import EarlyStoppingCallback
+from mapping_core.builtin.callbacks.progress import ProgressCallback
+from mapping_core.contexts import CallbackContext
+from mapping_core.training.checkpoint import write_checkpoint
+from mapping_core.training.history import EpochRecord
+from tests import targets
+from tests.targets import trainer_of
+
+
+def epochs(values: list[float], **options: Any) -> tuple[EarlyStoppingCallback, str]:
+    """Show an early stopping one value an epoch; return it and the reason it stopped."""
+    made = EarlyStopping(**options).build(CallbackContext(run_dir=None))
+    assert isinstance(made, EarlyStoppingCallback)
+    trainer = trainer_of()
+    made.on_fit_start(trainer)
+    for epoch, value in enumerate(values):
+        record = EpochRecord(
+            epoch=epoch, step=epoch, train={}, validation={"loss": value}, learning_rate=0.1, seconds=0.0
+        )
+        made.on_epoch_end(trainer, record)
+    return made, trainer._stop_reason
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "best", "bad"),
+    [
+        ([NAN, 0.5, 0.4], {"patience": 2}, 0.4, 0),
+        ([0.5, 0.6, 0.7], {"patience": 3}, 0.5, 2),
+        ([0.5, 0.6, 0.4], {"patience": 2}, 0.4, 0),
+        ([0.5, 0.45, 0.44], {"patience": 3, "min_delta": 0.1}, 0.5, 2),
+        ([0.5, 0.6, 0.7], {"mode": "max"}, 0.7, 0),
+        ([float("inf"), 1.0], {}, 1.0, 0),
+    ],
+)
+def test_early_stopping_goes_on(values: list[float], options: dict[str, Any], best: float, bad: int) -> None:
+    """NaN is never the best; improvements of more than min_delta, in the right direction, reset the count."""
+    callback, reason = epochs(values, **options)
+    assert (callback.best, callback.bad_epochs, reason) == (best, bad, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.5, 0.5, 0.5], "early stopping: val_loss has not improved on 0.5 for 2 epochs"),
+        ([NAN, NAN], "early stopping: val_loss has not improved on None for 2 epochs"),
+        ([0.5, NAN, 0.6], "val_loss has not improved on 0.5 for 2 epochs"),
+    ],
+)
+def test_early_stopping_stops(values: list[float], message: str) -> None:
+    """Epochs without improvement, NaN for ever included, end the run after `patience` of them."""
+    assert message in epochs(values, patience=2)[1]
+
+
+def test_early_stopping_in_a_run() -> None:
+    """A run without progress ends early; a value that the run does not report is refused with those it does."""
+    callbacks = [EarlyStopping(monitor="train_loss", patience=2)]
+    model = targets.mlp()
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    history = trainer_of(model, optimizer=still, callbacks=callbacks, max_epochs=9).fit()
+    assert len(history) == 3
+    with pytest.raises(ConfigError, match="monitors 'val_loss', but the run reports train_loss, train_accuracy"):
+        trainer_of(callbacks=["early_stopping"]).fit()
+
+
+def test_early_stopping_state() -> None:
+    """Its state goes into another and back; a new run begins anew."""
+    callback, _ = epochs([0.5, 0.6], patience=3)
+    twin, _ = epochs([], patience=3)
+    twin.load_state_dict(callback.state_dict())
+    assert (twin.best, twin.bad_epochs) == (0.5, 1)
+    twin.on_fit_start(trainer_of())
+    assert (twin.best, twin.bad_epochs) == (None, 0)
+
+
+def test_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has a line of JSON for start, phase, epochs, checkpoint and end, and the logger gets the same."""
+    with caplog.at_level(logging.INFO, logger="mapping_core"):
+        trainer = trainer_of(None, targets.loader(), targets.loader(8), run_dir=tmp_path / "run")
+        history = trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["event"] for line in lines if line["event"] != "checkpoint"] == [
+        "fit_start",
+        "phase",
+        "epoch",
+        "epoch",
+        "fit_end",
+    ]
+    assert (lines[0]["model"], lines[0]["trainable"], lines[0]["seed"]) == ("MappingModel", 16, 0)
+    assert [line["val_loss"] for line in lines if line["event"] == "epoch"] == history["val_loss"]
+    assert [line["reason"] for line in lines if line["event"] == "fit_end"] == [history.stop_reason]
+    assert [Path(line["path"]).is_dir() for line in lines if line["event"] == "checkpoint"] == [True]
+    assert any("event=epoch " in record.getMessage() for record in caplog.records)
+
+
+def test_log_without_a_folder(caplog: pytest.LogCaptureFixture) -> None:
+    """Without run_dir the log goes to the logger alone."""
+    with caplog.at_level(logging.INFO, logger="mapping_core"):
+        trainer_of(callbacks=[Log()]).fit()
+    assert sum("event=epoch " in record.getMessage() for record in caplog.records) == 2
+
+
+def test_final_checkpoint(tmp_path: Path) -> None:
+    """A run with run_dir leaves one checkpoint, announced with its path, that loads as the trained model."""
+    announced: list[Path] = []
+
+    class Hears(Callback):
+        def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
+            announced.append(path)
+
+    target = targets.mlp()
+    model = MappingModel(target, 16)
+    trainer_of(model, run_dir=tmp_path, callbacks=[Hears()]).fit()
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    assert announced == [folder]
+    assert folder.name == "step-00000006"
+    loaded = MappingModel.load(folder / "model.safetensors", target)
+    assert torch.equal(loaded.latent_vector(), model.latent_vector())
+
+
+def test_nothing_is_written_without_run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without run_dir nothing is written, and a checkpoint is refused."""
+    monkeypatch.chdir(tmp_path)
+    trainer_of().fit()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="callbacks: 'checkpoint' needs somewhere to write: set run_dir"):
+        trainer_of(callbacks=["checkpoint"])
+
+
+def test_write_checkpoint_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint replaces an older one of its name; a write that fails leaves nothing."""
+    model = MappingModel(targets.mlp(), 16)
+    folder = write_checkpoint(tmp_path / "deep" / "c", model)
+    (folder / "old").touch()
+    assert write_checkpoint(folder, model) == folder
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+
+    def fails(self: MappingModel, path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MappingModel, "save", fails)
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(tmp_path / "deep" / "d", model)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c"]
+
+
+def test_checkpoint_of_a_plain_module(tmp_path: Path) -> None:
+    """A module that is not mapped is written as its tensors, shared ones once."""
+    import safetensors.torch
+
+    model, twin = targets.Tied(), targets.Tied()
+    with torch.no_grad():
+        model.middle.weight.mul_(2)
+    folder = write_checkpoint(tmp_path / "c", model)
+    safetensors.torch.load_model(twin, folder / "model.safetensors")
+    assert torch.equal(twin.middle.weight, model.middle.weight)
+
+
+def shown(terminal: bool, **options: Any) -> str:
+    """Return what the progress callback shows of a run."""
+    out = io.StringIO()
+    callback = ProgressCallback(Console(file=out, force_terminal=terminal, width=120))
+    try:
+        trainer_of(None, options.pop("batches", None), callbacks=[callback], **options).fit()
+    except DataError:
+        out.write("failed")
+    return out.getvalue()
+
+
+def test_progress_lines() -> None:
+    """Without a terminal progress is one plain line an epoch, with its values."""
+    lines = shown(terminal=False).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert "train_loss " in lines[0]
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("batches", [None, iter([])])
+def test_progress_bar(batches: Any) -> None:
+    """On a terminal there is a bar, and the cursor is shown again, after an error too."""
+    text = shown(terminal=True, batches=batches)
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
+    assert "training" in text
+    assert ("failed" in text) == (batches is not None)
+
+
+def test_defaults_make_way() -> None:
+    """A default callback is there unless one of its kind, as object, name or component, is given."""
+
+    def kinds(**options: Any) -> list[str]:
+        return [type(each).__name__ for each in trainer_of(**options).callbacks]
+
+    assert kinds(progress=True) == ["ProgressCallback"]
+    assert kinds(progress=False) == []
+    assert kinds(progress=True, callbacks=[ProgressCallback()]) == ["ProgressCallback"]
+    assert kinds(progress=True, callbacks=[ProgressBar(), "log"]) == ["ProgressCallback", "LogCallback"]
+    assert sorted(kinds(run_dir="nowhere", callbacks=[Checkpoint()])) == ["CheckpointCallback", "LogCallback"]

@@ -1,0 +1,99 @@
+"""Callbacks: the events they get and in which order, and those that core brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mapping_core import Callback, CallbackError, ConfigError, DataError, MappingTrainer
+from mapping_core.builtin.callbacks import EarlyStopping
+from mapping_core.training.events import EVENTS, Events
+from tests import targets
+from tests.targets import trainer_of
+
+
+class Recorder(Callback):
+    """Keeps the name of every event."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+
+for event in EVENTS:
+    setattr(Recorder, event, lambda self, trainer, *_, event=event: self.seen.append(event))
+
+EPOCH = [
+    "on_epoch_start",
+    *["on_batch_start", "on_batch_end"] * 3,
+    "on_validation_start",
+    "on_validation_end",
+    "on_epoch_end",
+]
+
+
+def test_events_in_order(tmp_path: Path) -> None:
+    """A run tells its whole story, each event once and in order."""
+    recorder = Recorder()
+    trainer_of(None, targets.loader(), targets.loader(8), callbacks=[recorder], run_dir=tmp_path).fit()
+    first = list(EPOCH)
+    first.insert(1, "on_phase_change")
+    assert recorder.seen[:-2] == ["on_fit_start", *first, *EPOCH]
+    assert sorted(recorder.seen[-2:]) == ["on_checkpoint", "on_fit_end"]
+
+
+def test_an_error_is_an_event() -> None:
+    """A run that fails tells its callbacks with the error, and does not say that it ended."""
+    recorder = Recorder()
+    with pytest.raises(DataError):
+        trainer_of(None, iter([targets.rows()]), callbacks=[recorder]).fit()
+    assert recorder.seen[-1] == "on_exception"
+    assert "on_fit_end" not in recorder.seen
+
+
+def test_a_callback_that_fails_is_named() -> None:
+    """An exception in a callback ends the run with its class and event; our own errors pass as they are."""
+
+    class Fails(Callback):
+        def on_batch_end(self, trainer: MappingTrainer, record: Any) -> None:
+            raise self.error
+
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+    with pytest.raises(CallbackError, match="callback Fails failed in on_batch_end: ZeroDivisionError: by nought"):
+        trainer_of(callbacks=[Fails(ZeroDivisionError("by nought"))]).fit()
+    with pytest.raises(DataError, match=r"^mine$"):
+        trainer_of(callbacks=[Fails(DataError("mine"))]).fit()
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("enough", "enough"), ("", "a callback stopped it")])
+def test_stop(reason: str, kept: str) -> None:
+    """`stop` ends the run after the batch at hand, with the epoch's record and the reason."""
+
+    class Stops(Callback):
+        def on_batch_end(self, trainer: MappingTrainer, record: Any) -> None:
+            if record.step == 4:
+                trainer.stop(reason)
+
+    history = trainer_of(None, targets.loader(), targets.loader(8), callbacks=[Stops()], max_epochs=9).fit()
+    assert (len(history), history.last.step, history.stop_reason) == (2, 4, kept)
+    assert "loss" in history.last.validation
+
+
+def test_only_overridden_methods_are_called() -> None:
+    """An event that nobody overrides has no listener, and unknown things are no callbacks."""
+    events = Events([Callback()])
+    assert not any(events.listeners.values())
+    with pytest.raises(ConfigError, match="callbacks: a callback must be a Callback"):
+        Events([print])  # type: ignore[list-item]
+
+
+def test_two_callbacks_of_one_key() -> None:
+    """Two callbacks that would save under one key are refused; two monitors have two keys."""
+    with pytest.raises(ConfigError, match="two callbacks have the state_key 'Recorder'"):
+        trainer_of(callbacks=[Recorder(), Recorder()])
+    trainer_of(callbacks=[EarlyStopping(), EarlyStopping(monitor="train_loss")])
+    with pytest.raises(ConfigError, match=r"state_key 'EarlyStopping\(val_loss\)'"):
+        trainer_of(callbacks=["early_stopping", EarlyStopping(patience=7)])
