@@ -58,6 +58,9 @@ def run_demo(*, latent_dim: int = 2048, epochs: int = 40, seed: int = 0, progres
     held-out quarter is only looked at, never selected on.
     """
     registry = Registry.discover()
+    for strategy in STRATEGIES:
+        # Before anything is trained: a missing plugin, or a budget that does not fit, fails here.
+        MappingModel(DigitsCNN(), latent_dim, strategy, registry=registry)
     for method in ("direct", *STRATEGIES):
         train, held_out = digits()
         torch.manual_seed(seed)
