@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "y_test": RANDOM.randint(0, 10, 7).astype("uint8"),
         }
         (tmp_path / name).mkdir()
-        numpy.savez(tmp_path / name / f"{name}.npz", **arrays)
+        numpy.savez(tmp_path / name / f"{name}.npz", allow_pickle=False, **arrays)
     (tmp_path / "cifar10").mkdir()
     for part, count in (("train_a", 30), ("test", 7)):
         images = RANDOM.randint(0, 256, (count, 32, 32, 3)).astype("uint8")
@@ -115,5 +115,5 @@ def test_where_the_files_are(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         DATA["cifar10"]()
     monkeypatch.delenv("MAPPING_DATA")
-    with pytest.raises(DataError, match="set MAPPING_DATA to the folder that holds mnist/mnist.npz"):
+    with pytest.raises(DataError, match="set MAPPING_DATA to the folder that holds mnist/mnist"):
         DATA["mnist"]()
