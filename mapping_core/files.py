@@ -38,7 +38,9 @@ _KEY = "mapping_core"
 _TRACKED = "target.tracked."
 
 #: What `MappingModel.load` needs of a recipe.
-_FIELDS = frozenset({"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "roles", "base_sha256"})
+_FIELDS = frozenset(
+    {"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "roles", "base_sha256"}
+)
 
 
 def write(path: str | Path, model: MappingModel) -> None:

@@ -113,7 +113,9 @@ class MappingModel(nn.Module):
             share_base=share_base,
             units=() if isinstance(lazy, bool) else as_patterns(lazy),
         )
-        start = RandomStream(self.seed, purpose=_START).normal(budget).float() if base == "zero" else torch.zeros(budget)
+        start = (
+            RandomStream(self.seed, purpose=_START).normal(budget).float() if base == "zero" else torch.zeros(budget)
+        )
         self.latent = nn.Parameter(start)
         self._cache = WeightCache()
         self.to(next(iter(self.target.base.as_dict().values())).device)
@@ -339,8 +341,8 @@ def _checked_budget(latent_dim: int, layout: Layout) -> tuple[int, int]:
     trained = sum(spec.numel for spec in layout.trained)
     if trained >= latent_dim:
         raise BudgetError(
-            f"latent_dim={latent_dim:,} counts what trains directly too, and that is {trained:,} numbers already: raise "
-            "latent_dim above it, or train less directly"
+            f"latent_dim={latent_dim:,} counts what trains directly too, and that is {trained:,} numbers already: "
+            "raise latent_dim above it, or train less directly"
         )
     weights = sum(spec.numel for spec in layout.mapped)
     if latent_dim - trained > weights:

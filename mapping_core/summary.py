@@ -33,7 +33,8 @@ def summarize(model: MappingModel, *, width: int = 110) -> str:
     console = Console(file=buffer, width=width, no_color=True)
     console.print(table)
     console.print(
-        f"{weights:,} weights, {model.latent_dim:,} trainable numbers ({weights / model.latent_dim:,.1f} weights a number)\n"
+        f"{weights:,} weights, {model.latent_dim:,} trainable numbers "
+        f"({weights / model.latent_dim:,.1f} weights a number)\n"
         f"strategy {model.strategy.name}, mapper {model.mapper.name}, base {model.base}, seed {model.seed}; "
         f"mapping state {model.mapping_bytes():,} bytes ({model.mapping_bytes() / max(1, weights):.3f} a weight)",
         highlight=False,

@@ -45,7 +45,10 @@ def _redrawn(target: nn.Module, seed: int, layout: Layout) -> nn.Module:
     """A twin of the target, on the CPU, initialised from `seed` without touching the global random state."""
     twin = filled(skeleton_of(target), _on_cpu(target))
     modules = dict(twin.named_modules())
-    resets = {path: getattr(m, "reset_parameters", None) or getattr(m, "_reset_parameters", None) for path, m in modules.items()}
+    resets = {
+        path: getattr(m, "reset_parameters", None) or getattr(m, "_reset_parameters", None)
+        for path, m in modules.items()
+    }
     for spec in layout.mapped:
         # A module resets what it owns; MultiheadAttention also what its children own.
         if not any(resets.get(path) for path in holders_of(spec.name)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,10 @@ def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) 
         memo[id(parameter)] = nn.Parameter(replacement(name, parameter), requires_grad=parameter.requires_grad)
     for name, buffer in module.named_buffers():
         memo[id(buffer)] = replacement(name, buffer)
+    for path, attribute in computed_attributes(module):
+        # deepcopy refuses tensors with a graph; this one is computed anew before it is used.
+        computed = getattr(module.get_submodule(path), attribute)
+        memo[id(computed)] = torch.empty_like(computed, device="meta", requires_grad=False)
     try:
         return copy.deepcopy(module, memo)
     except Exception as error:
@@ -45,6 +49,39 @@ def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) 
             f"{type(module).__name__} cannot be copied ({type(error).__name__}: {error}); "
             "mapping needs a target that copy.deepcopy accepts"
         ) from error
+
+
+def computed_attributes(module: nn.Module) -> list[tuple[str, str]]:
+    """Where modules keep a tensor that they compute from parameters before each forward: path and attribute.
+
+    Old-style `weight_norm` and `spectral_norm` do: their ``weight`` is a plain attribute.
+    """
+    return [
+        (path, attribute)
+        for path, owner in module.named_modules()
+        for attribute, value in vars(owner).items()
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.grad_fn is not None
+    ]
+
+
+def release(skeleton: nn.Module, computed: Sequence[tuple[str, str]], recurrent: Sequence[str]) -> None:
+    """Let go of generated weights that modules still hold after a call, in attributes of their own.
+
+    `computed` is as from `computed_attributes`; `recurrent` are the paths of recurrent
+    layers, which keep a list of their weights.
+    """
+    for path, attribute in computed:
+        held = skeleton.get_submodule(path).__dict__
+        held[attribute] = torch.empty_like(held[attribute], device="meta", requires_grad=False)
+    for path in recurrent:
+        module = skeleton.get_submodule(path)
+        assert isinstance(module, nn.RNNBase)
+        refresh_flat_weights(module)
+
+
+def refresh_flat_weights(module: nn.RNNBase) -> None:
+    """Make a recurrent layer's list of its weights that of its present parameters."""
+    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
 def call(skeleton: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

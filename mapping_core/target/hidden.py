@@ -28,8 +28,8 @@ def refuse_hidden_parameters(target: nn.Module) -> None:
                 if id(tensor) in names:
                     where = f"{path}.{attribute}" if path else attribute
                     raise TargetError(
-                        f"parameter {names[id(tensor)]!r} is also held by the plain attribute {where!r}, which would go "
-                        "on using the old weights: read it from its module in forward(), or use nn.ParameterList"
+                        f"parameter {names[id(tensor)]!r} is also held by the plain attribute {where!r}, which would "
+                        "go on using the old weights: read it from its module in forward(), or use nn.ParameterList"
                     )
 
 

@@ -42,4 +42,3 @@ class WeightCache:
                 self._latent = latent.detach().clone()
                 self._versions = versions
         return self._weights
-

@@ -82,9 +82,11 @@ class Layout:
         roles = (RoleRules.of() if rules is None else rules).assign(module)
         specs = tuple(_spec(tensors[key], names[key], modules, roles[names[key][0]]) for key in names)
         if not any(spec.role is Role.MAPPED for spec in specs):
+            if any(spec.role is Role.TRAINED for spec in specs):
+                raise TargetError(f"the patterns of trained= leave nothing of {type(module).__name__} to map")
             raise TargetError(
                 f"{type(module).__name__} has no parameter to map: it needs at least one floating-point "
-                "parameter with requires_grad=True"
+                "parameter with requires_grad=True that frozen= does not match"
             )
         return cls(specs)
 
@@ -116,7 +118,8 @@ class Layout:
     def fingerprint(self) -> str:
         """A hash of names, shapes, dtypes, ties and roles: equal for targets of one architecture."""
         lines = (
-            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.role.value}" for spec in self.parameters
+            f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.role.value}"
+            for spec in self.parameters
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 

@@ -24,6 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from mapping_core.errors import TargetError
+from mapping_core.target.execution import refresh_flat_weights
 from mapping_core.target.roles import Pattern, holders_of, matches_module
 
 #: Modules of torch that read their children's weights themselves.
@@ -51,7 +52,9 @@ class _Note:
     offset: int
 
 
-def find_units(skeleton: nn.Module, first_names: Mapping[str, str], chosen: tuple[Pattern, ...]) -> dict[str, tuple[Slot, ...]]:
+def find_units(
+    skeleton: nn.Module, first_names: Mapping[str, str], chosen: tuple[Pattern, ...]
+) -> dict[str, tuple[Slot, ...]]:
     """Divide the mapped parameters into units, by the path of the module that runs each.
 
     `first_names` maps every name of a mapped parameter, aliases too, to its first one;
@@ -74,8 +77,6 @@ def _unit_of(owner: str, modules: Mapping[str, nn.Module], chosen: tuple[Pattern
             return path
         if isinstance(module, _READS_CHILDREN) or hasattr(module, "parametrizations"):
             return path
-        if module._parameters and path != owner:
-            return path  # it has weights of its own and may well use its children's
     return owner
 
 
@@ -99,7 +100,7 @@ class LazyExecution:
             name = alive.get(tensor.untyped_storage().data_ptr())
             if name is None:
                 return tensor
-            return _Note(name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            return _Note(name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
         def unpack(saved: Tensor | _Note) -> Tensor:
             if isinstance(saved, Tensor):
@@ -138,7 +139,7 @@ class LazyExecution:
                 owner._parameters[slot.leaf] = tensor_of(slot)
             for module in {id(owner): owner for owner, _ in owners}.values():
                 if isinstance(module, nn.RNNBase):  # it keeps a list of its weights beside
-                    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+                    refresh_flat_weights(module)
 
         def before(_module: nn.Module, _args: Any) -> None:
             weights = self._provider(latents, names)

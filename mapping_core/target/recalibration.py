@@ -24,7 +24,9 @@ def recalibrate(target: Target, run: Callable[[Any], Any], batches: Iterable[Any
     found = {path: module for path, module in target.skeleton.named_modules() if statistics_of(module)}
     if not found:
         raise TargetError("recalibrate: the target keeps no running statistics")
-    names = frozenset(f"{path}.{leaf}" if path else leaf for path, module in found.items() for leaf in statistics_of(module))
+    names = frozenset(
+        f"{path}.{leaf}" if path else leaf for path, module in found.items() for leaf in statistics_of(module)
+    )
     target.track(names)
     buffers = {name: buffer for name, buffer in target.tracked.as_dict().items() if name in names}
     before = {name: buffer.clone() for name, buffer in buffers.items()}
@@ -35,7 +37,7 @@ def recalibrate(target: Target, run: Callable[[Any], Any], batches: Iterable[Any
         target.skeleton.eval()
         for path, module in found.items():
             # Without a momentum a norm takes the plain mean over the batches it sees.
-            module.momentum, module.training = None, True  # type: ignore[assignment]
+            module.momentum, module.training = None, True
             _reset(path, buffers)
         with torch.no_grad():
             for batch in islice(batches, limit):
@@ -60,4 +62,3 @@ def _reset(path: str, buffers: dict[str, torch.Tensor]) -> None:
     for leaf, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
         if prefix + leaf in buffers:
             buffers[prefix + leaf].fill_(value)
-

@@ -115,9 +115,7 @@ class RoleRules:
     def _by_role(self) -> list[tuple[Role, tuple[Pattern, ...]]]:
         return [(Role.MAPPED, self.mapped or ()), (Role.TRAINED, self.trained), (Role.FROZEN, self.frozen)]
 
-    def _check_all_used(
-        self, used: set[Pattern], names: dict[int, list[str]], modules: dict[str, nn.Module]
-    ) -> None:
+    def _check_all_used(self, used: set[Pattern], names: dict[int, list[str]], modules: dict[str, nn.Module]) -> None:
         for role, patterns in self._by_role():
             for pattern in patterns:
                 if pattern in used:
@@ -126,7 +124,7 @@ class RoleRules:
                     reason = "matches only parameters that keep their values (requires_grad=False, or not floating)"
                 else:
                     reason = "matches no parameter"
-                    known = [name for aliases in names.values() for name in aliases] + [path for path in modules if path]
+                    known = [*(name for aliases in names.values() for name in aliases), *filter(None, modules)]
                     if isinstance(pattern, str) and (hint := did_you_mean(pattern, known)):
                         reason += f"; {hint}"
                 shown = pattern if isinstance(pattern, str) else pattern.__name__

@@ -60,6 +60,8 @@ class Target(nn.Module):
         self._aliases = {alias: spec.name for spec in layout.parameters for alias in spec.aliases}
         self._place_buffers(module, plan.tracked)
         self._units = find_units(self.skeleton, self._mapped_names(), units)
+        self._computed = execution.computed_attributes(module)
+        self._recurrent = [path for path, m in module.named_modules() if isinstance(m, nn.RNNBase)]
         self._watched: set[bool] = set()
         self._fingerprint: str | None = None
         self._lock = threading.RLock()
@@ -143,15 +145,21 @@ class Target(nn.Module):
             return call(tensors)
         # One skeleton holds one set of weights at a time: two threads would mix theirs.
         with self._lock:
-            if torch.is_grad_enabled() and self.training not in self._watched:
-                with refuse_inner_checkpointing(self.skeleton, Target._guarded.__code__):
-                    output = call(tensors)
-                self._watched.add(self.training)
-            else:
-                output = call(tensors)
+            try:
+                output = self._watched_call(call, tensors)
+            finally:
+                execution.release(self.skeleton, self._computed, self._recurrent)
         for name, buffer in self.tracked.as_dict().items():
             if tensors[name] is not buffer:  # the module put another tensor in its place
                 buffer.copy_(tensors[name].detach())
+        return output
+
+    def _watched_call(self, call: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
+        if not torch.is_grad_enabled() or self.training in self._watched:
+            return call(tensors)
+        with refuse_inner_checkpointing(self.skeleton, Target._guarded.__code__):
+            output = call(tensors)
+        self._watched.add(self.training)
         return output
 
     def _name_aliases(self, tensors: dict[str, Tensor]) -> None:
@@ -190,7 +198,7 @@ class Target(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
 

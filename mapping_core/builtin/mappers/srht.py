@@ -54,22 +54,24 @@ class SrhtMapper(Mapper):
         self.register_buffer("right", _hadamard(1 << half), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        blocks = self._mixed(z).unsqueeze(-2) * self.outer.to(z.dtype)
-        return blocks.flatten(-3)[..., : self.out_features]
+        return self._signed(self._mixed(z))[..., : self.out_features]
 
     def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
-        columns, order = self.outer.shape
-        first = start // order
-        block = torch.arange(first, -(-stop // order), device=z.device)
-        inner, outer = block // columns, block % columns
-        blocks = self._mixed(z)[..., inner, :] * self.outer[outer].to(z.dtype)
-        return blocks.flatten(-2)[..., start - first * order : stop - first * order]
+        # Whole lines of the grid of blocks: more than asked for, but all of it views.
+        line = self.outer.numel()
+        first, last = start // line, -(-stop // line)
+        return self._signed(self._mixed(z)[..., first:last, :])[..., start - first * line : stop - first * line]
+
+    def _signed(self, mixed: Tensor) -> Tensor:
+        """Block (i, j) is line i of `mixed` under the signs C_j: [..., r, m] -> [..., r * c * m]."""
+        # The product takes the signs as int8: a cast of our own would be kept for the backward pass.
+        return (mixed.unsqueeze(-2) * self.outer).flatten(-3)
 
     def _mixed(self, z: Tensor) -> Tensor:
         """``H (A_i * pad(z)) / sqrt(d)`` for every i: [..., r, m]."""
-        signed = z.unsqueeze(-2) * self.inner.to(z.dtype)
+        signed = z.unsqueeze(-2) * self.inner
         padded = functional.pad(signed, (0, self.outer.shape[-1] - self.in_features))
-        grid = padded.unflatten(-1, (self.left.shape[0], self.right.shape[0]))
+        grid = padded.reshape(*padded.shape[:-1], self.left.shape[0], self.right.shape[0])
         # Scaling the small factor spares a pass over the result.
         left = self.left.to(z.dtype) / math.sqrt(self.in_features)
         return (left @ grid @ self.right.to(z.dtype)).flatten(-2)
