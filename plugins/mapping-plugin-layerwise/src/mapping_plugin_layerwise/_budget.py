@@ -11,7 +11,7 @@ def divide_evenly(budget: int, capacities: Sequence[int]) -> list[int]:
     """Divide `budget` into equal shares, each at least 1 and at most its capacity; they sum to `budget`.
 
     What a small layer cannot take is divided among the others. Where it does not come out
-    even, earlier layers get one more.
+    even, larger layers get one more, and among equal ones earlier ones.
 
     >>> divide_evenly(20, [4, 100, 100])
     [4, 8, 8]
