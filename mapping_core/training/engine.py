@@ -81,16 +81,15 @@ class Engine:
         return cls(fabric, module, wrapped, scheduler)
 
     def batches(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """The loader's batches, on the device."""
+        """The loader's batches, on the device, in the order that its sampler has in this epoch."""
         if not isinstance(loader, DataLoader):
             yield from (self.fabric.to_device(batch) for batch in loader)
             return
         if id(loader) not in self._loaders:
             self._loaders[id(loader)] = self.fabric.setup_dataloaders(loader)
-        prepared = self._loaders[id(loader)]
-        set_epoch = getattr(getattr(prepared, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        prepared: Any = self._loaders[id(loader)]
+        # Fabric calls the sampler's `set_epoch` with a count of its own, which would begin at 0 after a restart.
+        prepared._num_iter_calls = epoch
         yield from prepared
 
     def optimise(self, loss: Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,7 @@ def test_larger_layers_get_the_rest(problem: tuple[int, list[int]]) -> None:
     pairs = sorted(zip(capacities, divide_evenly(budget, capacities), strict=True))
     by_capacity = {capacity: [share for other, share in pairs if other == capacity] for capacity, _ in pairs}
     ordered = list(by_capacity.values())
-    assert all(max(small) <= min(large) for small, large in zip(ordered, ordered[1:], strict=False))
+    assert all(max(small) <= min(large) for small, large in itertools.pairwise(ordered))
 
 
 @given(problems())
