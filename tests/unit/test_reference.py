@@ -61,6 +61,9 @@ def test_digits() -> None:
     assert (x.shape, x.dtype, y.dtype) == ((449, 1, 8, 8), torch.float32, torch.int64)
     assert torch.equal(next(iter(digits()[1]))[0], x)
     seen = {image.numpy().tobytes() for batch, _ in train for image in batch}
+    image, label = test.dataset[3]
+    assert torch.equal(image, x[3])
+    assert label == y[3]
     assert len(seen & {image.numpy().tobytes() for image in x}) <= 2  # scans that are equal by chance
     assert set(y.tolist()) == set(range(10))
 

@@ -81,6 +81,8 @@ def test_train(folder: Path) -> None:
     assert "epoch 2/2" in result.stderr
     log = [json.loads(line) for line in (folder / "out" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert log[0]["seed"] == 5
+    assert run(folder, TOML.format(extra="", trainer='seed = 6\nrun_dir = "other"')).exit_code == 0
+    assert '"seed": 6' in (folder / "other" / "log.jsonl").read_text(encoding="utf-8")
     assert list((folder / "out" / "checkpoints").glob("*/model.safetensors"))
 
 
