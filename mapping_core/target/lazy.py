@@ -22,6 +22,7 @@ from attrs import define
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from mapping_core.errors import TargetError
 from mapping_core.target.execution import refresh_flat_weights
@@ -29,6 +30,24 @@ from mapping_core.target.roles import Pattern, holders_of, matches_module
 
 #: Modules of torch that read their children's weights themselves.
 _READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+#: What a weight without values may be asked.
+_HARMLESS = frozenset(
+    {
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_leaf",
+        "grad",
+        "is_meta",
+        "is_cuda",
+        "is_sparse",
+    }
+    | {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__hash__"}
+)
 
 Provider = Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
 
@@ -77,7 +96,33 @@ def _unit_of(owner: str, modules: Mapping[str, nn.Module], chosen: tuple[Pattern
             return path
         if isinstance(module, _READS_CHILDREN) or hasattr(module, "parametrizations"):
             return path
+    # A container such as ParameterList never runs: whoever holds it reads its parameters.
+    while owner and type(modules[owner]).forward is nn.Module.forward:
+        owner = owner.rpartition(".")[0]
     return owner
+
+
+class _Absent(nn.Parameter):
+    """Stands for a weight while its unit does not run: it has a shape, but no values.
+
+    The skeleton's meta tensors would not do: some operations (`functional.linear` is one) take a meta tensor
+    beside real ones and return memory as it lies.
+    """
+
+    weight_name: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if name in _HARMLESS:
+            return super().__torch_function__(func, types, args, kwargs or {})
+        absent = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        raise TargetError(
+            f"lazy generation: {absent.weight_name!r} was used by {name}() outside the forward() of the module that "
+            "owns it; name the module that uses it as a unit, lazy=('path', ...), or use lazy=False"
+        )
 
 
 class LazyExecution:
@@ -113,15 +158,7 @@ class LazyExecution:
             for path, slots in self._units.items():
                 stack.enter_context(self._holding(path, slots, latents, alive))
             stack.enter_context(saved_tensors_hooks(pack, unpack))
-            try:
-                return functional_call(self._skeleton, kept, args, dict(kwargs), tie_weights=False)
-            except (RuntimeError, NotImplementedError) as error:
-                if "meta" in str(error):
-                    raise TargetError(
-                        "lazy generation: a weight was used outside the forward() of the module that owns it; name the "
-                        f"module that uses it as a unit, lazy=('path', ...), or use lazy=False ({error})"
-                    ) from error
-                raise
+            return functional_call(self._skeleton, kept, args, dict(kwargs), tie_weights=False)
 
     @contextmanager
     def _holding(
@@ -130,7 +167,8 @@ class LazyExecution:
         """Inside, the module at `path` has generated weights whenever it runs, and none otherwise."""
         unit = self._skeleton.get_submodule(path)
         owners = [(self._skeleton.get_submodule(slot.owner), slot) for slot in slots]
-        empty = {slot.owner + "." + slot.leaf: owner._parameters[slot.leaf] for owner, slot in owners}
+        empty = {slot: owner._parameters[slot.leaf] for owner, slot in owners}
+        absent = {slot: _absent(slot, parameter) for slot, parameter in empty.items()}
         names = frozenset(slot.name for slot in slots)
         running: list[list[int]] = []
 
@@ -154,7 +192,7 @@ class LazyExecution:
         def after(_module: nn.Module, _args: Any, _output: Any) -> None:
             for address in running.pop():
                 alive.pop(address, None)
-            put(lambda slot: empty[slot.owner + "." + slot.leaf])
+            put(absent.__getitem__)
 
         # First in line before and last after: old-style weight_norm and spectral_norm compute
         # their weight in hooks of their own.
@@ -162,8 +200,17 @@ class LazyExecution:
             unit.register_forward_pre_hook(before, prepend=True),
             unit.register_forward_hook(after, always_call=True),
         ]
+        put(absent.__getitem__)
         try:
             yield
         finally:
+            put(empty.__getitem__)
             for handle in handles:
                 handle.remove()
+
+
+def _absent(slot: Slot, parameter: Tensor | None) -> _Absent:
+    assert parameter is not None
+    made = _Absent(parameter.detach(), parameter.requires_grad)
+    made.weight_name = slot.name
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import Any
 
 from attrs import define
 from torch import nn
@@ -133,7 +134,8 @@ class RoleRules:
 
 def as_patterns(patterns: Patterns) -> tuple[Pattern, ...]:
     """Patterns as a tuple, from one or several; raises `TargetError` for anything else."""
-    found = (patterns,) if isinstance(patterns, str | type) else tuple(patterns)
+    single = isinstance(patterns, str | type) or not isinstance(patterns, Iterable)
+    found: tuple[Any, ...] = (patterns,) if single else tuple(patterns)  # type: ignore[arg-type]
     for pattern in found:
         if not isinstance(pattern, str) and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
             raise TargetError(f"a pattern must be a string or a module type, got {pattern!r}")

@@ -176,6 +176,7 @@ class Target(nn.Module):
         constants, tracked = self.constants.as_dict(), self.tracked.as_dict()
         moved = {name: buffer for name, buffer in constants.items() if name in names}
         if moved:
+            self.fingerprint()  # while the buffers are as they were given
             self.tracked = TensorTree({**tracked, **moved}, persistent=True)
             self.constants = TensorTree({k: v for k, v in constants.items() if k not in moved}, persistent=False)
 
