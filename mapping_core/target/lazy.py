@@ -33,20 +33,8 @@ _READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 #: What a weight without values may be asked.
 _HARMLESS = frozenset(
-    {
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "requires_grad",
-        "is_leaf",
-        "grad",
-        "is_meta",
-        "is_cuda",
-        "is_sparse",
-    }
-    | {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__hash__"}
+    ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad", "is_meta", "is_cuda")
+    + ("size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__hash__")
 )
 
 Provider = Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
@@ -117,7 +105,7 @@ class _Absent(nn.Parameter):
     ) -> Any:
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
         if name in _HARMLESS:
-            return super().__torch_function__(func, types, args, kwargs or {})
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         absent = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
         raise TargetError(
             f"lazy generation: {absent.weight_name!r} was used by {name}() outside the forward() of the module that "

@@ -83,6 +83,27 @@ class Nosy(nn.Module):
         return functional.linear(x, child.weight)
 
 
+class Asking(nn.Module):
+    """Asks its weights for dtype, device and shape before it runs the layer that owns them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.child = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = next(self.parameters())
+        assert self.child.weight.shape == (3, 6)
+        assert [first.numel(), len(first), first.size(1), first.dim()] == [18, 3, 6, 2]
+        made: Tensor = self.child(x.to(first.dtype))
+        return made
+
+
+def test_a_weight_may_be_asked_what_it_is() -> None:
+    """Type and shape of a weight may be read anywhere in the target."""
+    same(*pair(nn.Sequential(Asking())), torch.randn(4, 6))
+
+
 def test_a_weight_used_outside_its_module() -> None:
     """A module that reads another's weight is refused with the way out, and works when it is named."""
     root = nn.Sequential(Nosy(), nn.Tanh())
