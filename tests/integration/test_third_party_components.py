@@ -231,6 +231,17 @@ def test_modulated_weights_under_vmap(registry: Registry) -> None:
     assert torch.autograd.gradcheck(lambda z: model.generate({"z": z})["2.bias"], z.requires_grad_())
 
 
+def test_generated_lazily(registry: Registry) -> None:
+    """A mapper that knows nothing of lazy generation serves it, with a modulation too."""
+    options: dict[str, Any] = {"mapper": "gaussian", "modulation": "gain", "registry": registry}
+    eager, late = (MappingModel(targets.mlp(), 8, "slvt", lazy=lazy, **options) for lazy in (False, True))
+    with torch.no_grad():
+        eager.latent.normal_()
+        late.latent.copy_(eager.latent)
+    x, _ = targets.rows()
+    assert torch.equal(late(x), eager(x))
+
+
 def test_in_toml(registry: Registry) -> None:
     """The same components stand in a run's configuration as names and tables."""
     config = structure(

@@ -161,6 +161,23 @@ def test_compiled_model(make: type[nn.Module]) -> None:
         torch.testing.assert_close(model.state_dict()[name], value)
 
 
+def test_padding_stays() -> None:
+    """The padding row of an embedding, which training never moves, is not moved by the mapping."""
+    target = nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3))
+    weight = moved(MappingModel(target, 16)).generate()["0.weight"]
+    changed = (weight != target.get_parameter("0.weight")).any(dim=1)
+    assert changed.tolist() == [True, True, False, True, True, True, True]
+
+
+def test_export_state_dict() -> None:
+    """The exported tensors go into the target's own class by `load_state_dict`."""
+    model = moved(MappingModel(targets.conv_norm(), 16)).eval()
+    twin = targets.conv_norm().eval()
+    twin.load_state_dict(model.export_state_dict())
+    x = torch.randn(3, 1, 6, 6)
+    assert torch.equal(twin(x), model(x))
+
+
 def test_mapping_bytes() -> None:
     """The frozen state of the mapping is counted: n x d floats for the dense reference."""
     assert MappingModel(targets.mlp(), 16, "slvt", mapper="orthogonal").mapping_bytes() == 4 * 16 * 83
