@@ -33,8 +33,27 @@ _READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 #: What a weight without values may be asked.
 _HARMLESS = frozenset(
-    "shape dtype device layout ndim requires_grad is_leaf grad is_meta is_cuda size dim numel stride "
-    "is_floating_point is_complex __len__ __repr__ __hash__".split()
+    [
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_leaf",
+        "grad",
+        "is_meta",
+        "is_cuda",
+        "size",
+        "dim",
+        "numel",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "__len__",
+        "__repr__",
+        "__hash__",
+    ]
 )
 
 Provider = Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
