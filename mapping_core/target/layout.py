@@ -165,13 +165,25 @@ def _fan_in_and_scale(module: nn.Module, leaf: str, parameter: nn.Parameter) -> 
         return None, 1.0
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return module.hidden_size, _uniform_std(module.hidden_size)
-    weight = parameter if parameter.ndim >= 2 else getattr(module, "weight", None)
-    if leaf.startswith("in_proj"):
-        weight = getattr(module, "in_proj_weight", weight)
+    weight: object = parameter if parameter.ndim >= 2 else _stored(module, "weight")
+    if leaf.startswith("in_proj") and (packed := _stored(module, "in_proj_weight")) is not None:
+        weight = packed
     if isinstance(weight, torch.Tensor) and weight.ndim >= 2 and weight.numel() > 0:
         fan_in = weight[0].numel()
         return fan_in, _uniform_std(fan_in)
     return None, CONSTANT_SCALE
+
+
+def _stored(module: nn.Module, leaf: str) -> object:
+    """What a module holds under a name, or holds it in the shape of; nothing is computed.
+
+    The attribute of a parametrized module computes, and spectral_norm's even writes to its buffers.
+    """
+    parametrizations = module._modules.get("parametrizations")
+    if isinstance(parametrizations, nn.ModuleDict) and leaf in parametrizations:
+        originals = parametrizations[leaf]._parameters
+        return originals.get("original", originals.get("original1"))
+    return module._parameters.get(leaf, vars(module).get(leaf))
 
 
 def _is_magnitude(module: nn.Module, leaf: str) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mapping_core import MappingModel, MappingTrainer
 from tests import targets
+from tests.snapshots import snapshot
 
 LATENT_DIM = 7
 
@@ -26,23 +25,6 @@ def case(request: pytest.FixtureRequest) -> targets.Case:
     """Give each target."""
     made: targets.Case = request.param
     return made
-
-
-def snapshot(module: nn.Module) -> dict[str, Any]:
-    """Return all that must not change: bits, flags, gradients, modes, and which tensors are one."""
-    tensors = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    return {
-        "bits": {name: tensor.detach().reshape(-1).view(torch.uint8).tolist() for name, tensor in tensors.items()},
-        "identity": {name: id(tensor) for name, tensor in tensors.items()},
-        "versions": {name: tensor._version for name, tensor in tensors.items()},
-        "flags": {name: tensor.requires_grad for name, tensor in tensors.items()},
-        "grads": {name: tensor.grad for name, tensor in tensors.items()},
-        "modes": [each.training for each in module.modules()],
-        "hooks": [len(each._forward_hooks) for each in module.modules()],
-    }
 
 
 def trained(case: targets.Case, target: nn.Module, strategy: str) -> MappingModel:

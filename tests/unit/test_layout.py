@@ -162,3 +162,15 @@ def test_fingerprint() -> None:
         untied,
     ]
     assert len({own, *(Layout.of(other).fingerprint() for other in others)}) == 7
+
+
+def test_reading_computes_nothing() -> None:
+    """A parametrized weight is not computed to be measured: spectral_norm's would write to the user's buffers."""
+    module = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+    estimate = module.get_buffer("parametrizations.weight.0._u")
+    before, version = estimate.clone(), estimate._version
+    layout = Layout.of(module)
+    assert (estimate._version, torch.equal(estimate, before)) == (version, True)
+    assert {spec.name: spec.fan_in for spec in layout.mapped} == {"bias": 4, "parametrizations.weight.original": 4}
+    normed = Layout.of(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
+    assert [spec.fan_in for spec in normed.mapped] == [4, None, 4]
