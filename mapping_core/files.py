@@ -23,6 +23,7 @@ from mapping_core.config import unstructure
 from mapping_core.errors import FileFormatError, UnknownComponentError
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
+from mapping_core.target.wrappers import unwrapped
 
 if TYPE_CHECKING:
     from mapping_core.model import MappingModel
@@ -35,7 +36,6 @@ M = TypeVar("M", bound="MappingModel")
 FORMAT = 1
 
 _KEY = "mapping_core"
-_TRACKED = "target.tracked."
 
 #: What `MappingModel.load` needs of a recipe.
 _FIELDS = frozenset(
@@ -117,6 +117,7 @@ def load(
 ) -> M:
     """Make the model of a file around `target`; everything is checked before anything is made of it."""
     recipe, tensors = read(path)
+    target = unwrapped(target)
     settings = {role: component["settings"] for role, component in recipe["components"].items()}
     layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
     if layout.fingerprint() != recipe["layout"]:
@@ -145,7 +146,6 @@ def load(
             f"{path}: was made for a {type(target).__name__} with other base weights: load or seed the "
             "target exactly as it was when the model was built"
         )
-    model.target.track(frozenset(name.removeprefix(_TRACKED) for name in tensors if name.startswith(_TRACKED)))
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from mapping_core import files
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
@@ -22,10 +23,13 @@ from mapping_core.target.layout import Layout
 from mapping_core.target.recalibration import recalibrate
 from mapping_core.target.roles import Patterns, RoleRules, as_patterns
 from mapping_core.target.target import Target
+from mapping_core.target.wrappers import unwrapped
 
 if TYPE_CHECKING:
     from mapping_core.interfaces.generator import Generator
 
+#: What wrappers around a model put before the keys of its state dict: torch.compile, DDP, Fabric, FSDP, checkpointing.
+_WRAPPERS = frozenset({"_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _START = 0x73746172  # the purpose of the draw of the first latent, where it does not start at 0
 
 
@@ -80,6 +84,7 @@ class MappingModel(nn.Module):
         super().__init__()
         if not isinstance(target_model, nn.Module):
             raise TargetError(f"target_model must be a torch.nn.Module, got {type(target_model).__name__}")
+        target_model = unwrapped(target_model)
         if base not in BASES:
             raise ConfigError(f"{base!r} is not one of {', '.join(BASES)}", path="base")
         registry = registry if registry is not None else Registry.discover()
@@ -183,12 +188,20 @@ class MappingModel(nn.Module):
         In evaluation mode without a gradient, weights are generated once and kept until the
         latent changes.
         """
-        if self.lazy:
+        if self.lazy and not torch.compiler.is_compiling() and not _is_transformed():
             return self.target.run_lazily(self._generate_some, self.latents, args, kwargs)
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if self.training or torch.compiler.is_compiling() or self._is_differentiated():
             return self.target.run(self.generate(), args, kwargs)
         weights = self._cache.get(self.latent, self.target.base_versions(), self.generate)
         return self.target.run(weights, args, kwargs)
+
+    def _is_differentiated(self) -> bool:
+        """Whether weights made now may carry a gradient, a tangent, or the batch of a `torch.func` transform."""
+        return (
+            (torch.is_grad_enabled() and self.latent.requires_grad)
+            or _is_transformed()
+            or forward_ad.unpack_dual(self.latent).tangent is not None  # type: ignore[no-untyped-call]
+        )
 
     def forward_with(self, vector: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the target under another latent vector [latent_dim], as from `latent_vector`; differentiable in it.
@@ -199,14 +212,14 @@ class MappingModel(nn.Module):
         return self.target.run({**self.generate(self._split(latent)), **trained}, args, kwargs)
 
     def _unpacked(self, vector: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        if vector.shape[-1:] != (self.latent_dim,):
+        if vector.shape != (self.latent_dim,):
             raise BudgetError(f"a latent vector has {self.latent_dim:,} numbers, got shape {list(vector.shape)}")
         trained = self.target.trained.as_dict()
         sizes = [self.latent.numel(), *(tensor.numel() for tensor in trained.values())]
         stops = list(accumulate(sizes))
-        parts = [vector[..., stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+        parts = [vector[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
         return parts[0], {
-            name: part.reshape(tensor.shape).to(tensor.dtype)
+            name: part.reshape(tensor.shape).to(tensor)
             for (name, tensor), part in zip(trained.items(), parts[1:], strict=True)
         }
 
@@ -217,7 +230,7 @@ class MappingModel(nn.Module):
         """
         with torch.no_grad():
             parts = [self.latent, *self.target.trained.as_dict().values()]
-            return torch.cat([part.detach().reshape(-1).to(self.latent.dtype) for part in parts])
+            return torch.cat([part.detach().reshape(-1) for part in parts])
 
     def load_latent_vector(self, vector: Tensor) -> None:
         """Take over a vector [latent_dim] as `latent_vector` gives it; nothing changes if it does not fit."""
@@ -264,6 +277,16 @@ class MappingModel(nn.Module):
         """Set training or evaluation mode, for the target too; frozen statistics stay in evaluation mode."""
         self._cache.clear()
         return super().train(mode)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            plain = prefix + _unprefixed(key.removeprefix(prefix))
+            if plain != key:
+                state_dict[plain] = state_dict.pop(key)
+        # What another model began to track, by `recalibrate`, this one tracks too.
+        tracked = prefix + "target.tracked."
+        self.target.track(frozenset(key.removeprefix(tracked) for key in state_dict if key.startswith(tracked)))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._cache.clear()
@@ -326,6 +349,22 @@ class MappingModel(nn.Module):
             f"{type(self).__name__}({type(self.skeleton).__name__}, latent_dim={self.latent_dim}, "
             f"strategy={self.strategy!r}, mapper={self.mapper!r})"
         )
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of `torch.func` (vmap, grad, jvp ...) is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _unprefixed(name: str) -> str:
+    """A key of a state dict without what wrappers put in front of it.
+
+    >>> _unprefixed("module._orig_mod.latent")
+    'latent'
+    """
+    while (parts := name.partition("."))[0] in _WRAPPERS:
+        name = parts[2]
+    return name
 
 
 def _checked_seed(seed: int) -> int:

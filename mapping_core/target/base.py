@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from mapping_core.errors import TargetError
 from mapping_core.target.execution import filled, skeleton_of
 from mapping_core.target.layout import Layout
-from mapping_core.target.roles import holders_of
 
 BASES = ("current", "seeded", "zero")
 
@@ -34,7 +33,7 @@ def base_tensors(target: nn.Module, kind: str, *, seed: int, layout: Layout) -> 
         return {spec.name: own[spec.name] for spec in layout.mapped}
     if kind == "zero":
         return {
-            spec.name: own[spec.name] if spec.fan_in is None else torch.zeros_like(own[spec.name])
+            spec.name: own[spec.name] if spec.starts_constant else torch.zeros_like(own[spec.name])
             for spec in layout.mapped
         }
     drawn = dict(_redrawn(target, seed, layout).named_parameters())
@@ -45,23 +44,25 @@ def _redrawn(target: nn.Module, seed: int, layout: Layout) -> nn.Module:
     """A twin of the target, on the CPU, initialised from `seed` without touching the global random state."""
     twin = filled(skeleton_of(target), _on_cpu(target))
     modules = dict(twin.named_modules())
-    resets = {
-        path: getattr(m, "reset_parameters", None) or getattr(m, "_reset_parameters", None)
-        for path, m in modules.items()
-    }
-    for spec in layout.mapped:
-        # A module resets what it owns; MultiheadAttention also what its children own.
-        if not any(resets.get(path) for path in holders_of(spec.name)):
-            owner = type(modules.get(spec.module, twin)).__name__
-            raise TargetError(
-                f"base='seeded' needs every module to have reset_parameters(); {owner} {spec.module!r}, which owns "
-                f"{spec.name!r}, has none: add it, or use base='current'"
-            )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for reset in resets.values():
+    parameters = dict(twin.named_parameters())
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # The CPU's generator alone: torch.manual_seed would seed the user's other devices too.
+        torch.default_generator.manual_seed(seed)
+        for spec in layout.mapped:
+            parameters[spec.name].fill_(torch.nan)
+        for module in modules.values():
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if reset is not None:
                 reset()
+    for spec in layout.mapped:
+        if parameters[spec.name].isnan().any():
+            owner = modules.get(spec.module, twin)
+            fault = "has one that does not draw it" if hasattr(owner, "reset_parameters") else "has none"
+            raise TargetError(
+                "base='seeded' needs every module to have a reset_parameters() that draws its weights; "
+                f"{type(owner).__name__} {spec.module!r}, which owns {spec.name!r}, {fault}: "
+                "add it, or use base='current'"
+            )
     return twin
 
 

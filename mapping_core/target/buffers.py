@@ -21,7 +21,7 @@ from __future__ import annotations
 from attrs import define
 from torch import Tensor, nn
 
-from mapping_core.errors import ConfigError
+from mapping_core.errors import ConfigError, TargetError
 
 POLICIES = ("frozen", "tracked", "batch")
 
@@ -46,6 +46,7 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     if policy == "tracked":
         return BufferPlan(frozenset(persistent), frozenset())
     if policy == "batch":
+        _refuse_other_norms(target)
         return BufferPlan(frozenset(), frozenset())
     tracked: set[str] = set()
     always_eval: set[str] = set()
@@ -60,12 +61,21 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     return BufferPlan(frozenset(tracked), frozenset(always_eval))
 
 
+def _refuse_other_norms(target: nn.Module) -> None:
+    for path, module in target.named_modules():
+        if statistics_of(module) and not isinstance(module, nn.modules.batchnorm._NormBase):
+            raise TargetError(
+                f"buffers='batch' cannot make {type(module).__name__} {path!r} use the batch at hand: it keeps running "
+                "statistics but is no norm of torch; use buffers='tracked'"
+            )
+
+
 def use_batch_statistics(skeleton: nn.Module) -> None:
     """Make norms forget their running statistics; in place, so only for a skeleton of our own."""
     for module in skeleton.modules():
-        for leaf in statistics_of(module):
-            module.register_buffer(leaf, None)
         if isinstance(module, nn.modules.batchnorm._NormBase):
+            for leaf in statistics_of(module):
+                module.register_buffer(leaf, None)
             module.track_running_stats = False
 
 

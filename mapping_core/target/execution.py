@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mapping_core.errors import TargetError
+from mapping_core.target.attributes import held_in_attributes, recomputed_attributes
 
 
 def skeleton_of(target: nn.Module) -> nn.Module:
@@ -38,8 +39,11 @@ def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) 
         memo[id(parameter)] = nn.Parameter(replacement(name, parameter), requires_grad=parameter.requires_grad)
     for name, buffer in module.named_buffers():
         memo[id(buffer)] = replacement(name, buffer)
-    for path, attribute in computed_attributes(module):
-        # deepcopy refuses tensors with a graph; this one is computed anew before it is used.
+    # deepcopy refuses tensors with a graph: what modules remember of a pass is kept without it.
+    for held in held_in_attributes(module):
+        if isinstance(held.value, Tensor) and held.value.grad_fn is not None:
+            memo.setdefault(id(held.value), held.value.detach().clone())
+    for path, attribute in recomputed_attributes(module):
         computed = getattr(module.get_submodule(path), attribute)
         memo[id(computed)] = torch.empty_like(computed, device="meta", requires_grad=False)
     try:
@@ -51,23 +55,10 @@ def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) 
         ) from error
 
 
-def computed_attributes(module: nn.Module) -> list[tuple[str, str]]:
-    """Where modules keep a tensor that they compute from parameters before each forward: path and attribute.
-
-    Old-style `weight_norm` and `spectral_norm` do: their ``weight`` is a plain attribute.
-    """
-    return [
-        (path, attribute)
-        for path, owner in module.named_modules()
-        for attribute, value in vars(owner).items()
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.grad_fn is not None
-    ]
-
-
 def release(skeleton: nn.Module, computed: Sequence[tuple[str, str]], recurrent: Sequence[str]) -> None:
     """Let go of generated weights that modules still hold after a call, in attributes of their own.
 
-    `computed` is as from `computed_attributes`; `recurrent` are the paths of recurrent
+    `computed` is as from `recomputed_attributes`; `recurrent` are the paths of recurrent
     layers, which keep a list of their weights.
     """
     for path, attribute in computed:

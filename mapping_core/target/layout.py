@@ -48,6 +48,11 @@ class ParameterSpec:
     fixed_row: int | None = None
 
     @property
+    def starts_constant(self) -> bool:
+        """Whether its layer initialises it to a constant: the gain of a norm, a slope, a scale."""
+        return self.fan_in is None and self.scale == CONSTANT_SCALE
+
+    @property
     def numel(self) -> int:
         """How many weights the tensor has."""
         return math.prod(self.shape)
@@ -78,7 +83,9 @@ class Layout:
             names.setdefault(id(parameter), []).append(name)
             tensors[id(parameter)] = parameter
         for key, parameter in tensors.items():
-            _refuse_empty(names[key][0], parameter)
+            _refuse_empty("parameter", names[key][0], parameter)
+        for name, buffer in module.named_buffers():
+            _refuse_empty("buffer", name, buffer)
         roles = (RoleRules.of() if rules is None else rules).assign(module)
         specs = tuple(_spec(tensors[key], names[key], modules, roles[names[key][0]]) for key in names)
         if not any(spec.role is Role.MAPPED for spec in specs):
@@ -124,11 +131,11 @@ class Layout:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _refuse_empty(name: str, parameter: nn.Parameter) -> None:
-    if is_lazy(parameter):
-        raise TargetError(f"parameter {name!r} is lazy and has no shape yet: run one batch through the target first")
-    if parameter.is_meta:
-        raise TargetError(f"parameter {name!r} is on the meta device and has no values: materialise the target first")
+def _refuse_empty(kind: str, name: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        raise TargetError(f"{kind} {name!r} is lazy and has no shape yet: run one batch through the target first")
+    if tensor.is_meta:
+        raise TargetError(f"{kind} {name!r} is on the meta device and has no values: materialise the target first")
 
 
 def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Module], role: Role) -> ParameterSpec:

@@ -8,7 +8,8 @@ activations, and one unit's weights; the price is generating twice.
 
 A *unit* is a module that uses its weights in its own `forward` alone, as nearly all do. Where
 a module reads the weights of another (``self.fc.weight`` in the parent's `forward`), name the
-parent as a unit. Not for `torch.compile` or `vmap`, which run the graph elsewhere.
+parent as a unit. `torch.compile` and the transforms of `torch.func` run the graph elsewhere:
+under them all weights are generated at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from mapping_core.errors import TargetError
+from mapping_core.faults import did_you_mean
 from mapping_core.target.execution import refresh_flat_weights
 from mapping_core.target.roles import Pattern, holders_of, matches_module
 
@@ -32,29 +34,19 @@ from mapping_core.target.roles import Pattern, holders_of, matches_module
 _READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 #: What a weight without values may be asked.
-_HARMLESS = frozenset(
-    [
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "requires_grad",
-        "is_leaf",
-        "grad",
-        "is_meta",
-        "is_cuda",
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "is_floating_point",
-        "is_complex",
-        "__len__",
-        "__repr__",
-        "__hash__",
-    ]
-)
+_HARMLESS = {
+    "shape",
+    "dtype",
+    "layout",
+    "ndim",
+    "requires_grad",
+    "is_leaf",
+    "grad",
+    "size",
+    "dim",
+    "numel",
+    "stride",
+} | {*("is_floating_point", "is_complex", "__len__", "__repr__", "__hash__")}
 
 Provider = Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
 
@@ -84,14 +76,22 @@ def find_units(
     """Divide the mapped parameters into units, by the path of the module that runs each.
 
     `first_names` maps every name of a mapped parameter, aliases too, to its first one;
-    `chosen` are patterns of modules to take as units as they are.
+    `chosen` are patterns of modules to take as units as they are; raises `TargetError` for
+    one that matches no module.
     """
-    modules = dict(skeleton.named_modules())
-    units: dict[str, list[Slot]] = {}
+    modules = dict(skeleton.named_modules(remove_duplicate=False))
+    for pattern in chosen:
+        if not any(matches_module(pattern, path, modules) for path in modules):
+            shown = pattern if isinstance(pattern, str) else pattern.__name__
+            hint = did_you_mean(shown, filter(None, modules))
+            raise TargetError(f"lazy={shown!r} matches no module" + (f"; {hint}" if hint else ""))
+    first_path = {id(module): path for path, module in reversed(modules.items())}
+    units: dict[str, dict[Slot, None]] = {}
     for name, first in first_names.items():
         owner, _, leaf = name.rpartition(".")
-        if owner in modules:  # a module under two paths is one unit, under its first
-            units.setdefault(_unit_of(owner, modules, chosen), []).append(Slot(owner, leaf, first))
+        # A module under two paths is one module, but each path may belong to a unit of its own.
+        unit = first_path[id(modules[_unit_of(owner, modules, chosen)])]
+        units.setdefault(unit, {})[Slot(first_path[id(modules[owner])], leaf, first)] = None
     return {path: tuple(slots) for path, slots in units.items()}
 
 
@@ -117,15 +117,18 @@ class _Absent(nn.Parameter):
     """
 
     weight_name: str
+    weight_device: torch.device
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        absent = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        if name in ("device", "is_cuda", "is_meta"):  # as the weight will be
+            return getattr(torch.empty(0, device=absent.weight_device), name)
         if name in _HARMLESS:
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        absent = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
         raise TargetError(
             f"lazy generation: {absent.weight_name!r} was used by {name}() outside the forward() of the module that "
             "owns it; name the module that uses it as a unit, lazy=('path', ...), or use lazy=False"
@@ -146,11 +149,12 @@ class LazyExecution:
         """Run the skeleton; `kept` are the tensors no latent feeds."""
         # The backward pass must see the latents of this call, whatever the optimiser does meanwhile.
         values = {name: latent.detach().clone() for name, latent in latents.items()}
-        alive: dict[int, str] = {}  # storage address -> name, of the weights of the unit that is running
+        # Storage address -> name and dtype, of the weights of the units that are running.
+        alive: dict[int, tuple[str, torch.dtype]] = {}
 
         def pack(tensor: Tensor) -> Tensor | _Note:
-            name = alive.get(tensor.untyped_storage().data_ptr())
-            if name is None:
+            name, dtype = alive.get(tensor.untyped_storage().data_ptr(), (None, None))
+            if name is None or dtype != tensor.dtype:
                 return tensor
             return _Note(name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
@@ -158,7 +162,7 @@ class LazyExecution:
             if isinstance(saved, Tensor):
                 return saved
             with torch.no_grad():
-                weight = self._provider(values, frozenset({saved.name}))[saved.name]
+                weight = _alone(self._provider(values, frozenset({saved.name}))[saved.name])
             return weight.as_strided(saved.size, saved.stride, saved.offset)
 
         with ExitStack() as stack:
@@ -169,15 +173,21 @@ class LazyExecution:
 
     @contextmanager
     def _holding(
-        self, path: str, slots: tuple[Slot, ...], latents: Mapping[str, Tensor], alive: dict[int, str]
+        self,
+        path: str,
+        slots: tuple[Slot, ...],
+        latents: Mapping[str, Tensor],
+        alive: dict[int, tuple[str, torch.dtype]],
     ) -> Iterator[None]:
         """Inside, the module at `path` has generated weights whenever it runs, and none otherwise."""
         unit = self._skeleton.get_submodule(path)
         owners = [(self._skeleton.get_submodule(slot.owner), slot) for slot in slots]
-        empty = {slot: owner._parameters[slot.leaf] for owner, slot in owners}
-        absent = {slot: _absent(slot, parameter) for slot, parameter in empty.items()}
+        device = next(iter(latents.values())).device
         names = frozenset(slot.name for slot in slots)
-        running: list[list[int]] = []
+        running: list[tuple[list[int], dict[Slot, Any]]] = []
+
+        def held() -> dict[Slot, Any]:
+            return {slot: owner._parameters[slot.leaf] for owner, slot in owners}
 
         def put(tensor_of: Callable[[Slot], Any]) -> None:
             for owner, slot in owners:
@@ -188,18 +198,18 @@ class LazyExecution:
 
         def before(_module: nn.Module, _args: Any) -> None:
             weights = self._provider(latents, names)
-            addresses = []
-            for name, weight in weights.items():
-                address = weight.untyped_storage().data_ptr()
-                alive[address] = name
-                addresses.append(address)
-            running.append(addresses)
+            weights = {name: _alone(weight) for name, weight in weights.items()}
+            addresses = {weight.untyped_storage().data_ptr(): name for name, weight in weights.items()}
+            alive.update({address: (name, weights[name].dtype) for address, name in addresses.items()})
+            running.append((list(addresses), held()))
             put(lambda slot: weights[slot.name])
 
         def after(_module: nn.Module, _args: Any, _output: Any) -> None:
-            for address in running.pop():
+            # A unit may run inside another that holds the same module, or inside itself.
+            addresses, previous = running.pop()
+            for address in addresses:
                 alive.pop(address, None)
-            put(absent.__getitem__)
+            put(previous.__getitem__)
 
         # First in line before and last after: old-style weight_norm and spectral_norm compute
         # their weight in hooks of their own.
@@ -207,6 +217,8 @@ class LazyExecution:
             unit.register_forward_pre_hook(before, prepend=True),
             unit.register_forward_hook(after, always_call=True),
         ]
+        empty = held()
+        absent = {slot: _absent(slot, parameter, device) for slot, parameter in empty.items()}
         put(absent.__getitem__)
         try:
             yield
@@ -216,8 +228,13 @@ class LazyExecution:
                 handle.remove()
 
 
-def _absent(slot: Slot, parameter: Tensor | None) -> _Absent:
-    assert parameter is not None
-    made = _Absent(parameter.detach(), parameter.requires_grad)
+def _absent(slot: Slot, parameter: Tensor, device: torch.device) -> _Absent:
+    made = parameter if isinstance(parameter, _Absent) else _Absent(parameter.detach(), parameter.requires_grad)
     made.weight_name = slot.name
+    made.weight_device = device
     return made
+
+
+def _alone(weight: Tensor) -> Tensor:
+    """The weight in storage of its own: a saved tensor is recognised by its storage."""
+    return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()

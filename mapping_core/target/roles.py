@@ -148,8 +148,11 @@ def _matching(patterns: tuple[Pattern, ...], aliases: list[str], modules: dict[s
 
 def _matches(pattern: Pattern, name: str, modules: dict[str, nn.Module]) -> bool:
     holders = holders_of(name)
-    if isinstance(pattern, str) and (fnmatchcase(name, pattern) or type(modules[holders[0]]).__name__ == pattern):
-        return True
+    if isinstance(pattern, str):
+        # A name is also itself where it holds characters that mean something in a glob.
+        exact = pattern in (name, type(modules[holders[0]]).__name__)
+        if exact or fnmatchcase(name, pattern):
+            return True
     return any(matches_module(pattern, path, modules) for path in holders)
 
 

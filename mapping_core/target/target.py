@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 from mapping_core.errors import TargetError
 from mapping_core.target import execution
+from mapping_core.target.attributes import recomputed_attributes
 from mapping_core.target.base import base_tensors
 from mapping_core.target.buffers import plan_buffers, use_batch_statistics
-from mapping_core.target.checkpointing import refuse_inner_checkpointing
 from mapping_core.target.fingerprint import fingerprint
 from mapping_core.target.hidden import refuse_hidden_parameters
 from mapping_core.target.layout import Layout
 from mapping_core.target.lazy import LazyExecution, Provider, find_units
 from mapping_core.target.roles import Pattern
 from mapping_core.target.tensors import TensorTree
+from mapping_core.target.watch import watched
 
 
 class Target(nn.Module):
@@ -59,10 +60,11 @@ class Target(nn.Module):
         self.trained = TensorTree({name: nn.Parameter(tensor) for name, tensor in copies.items()}, persistent=True)
         self._aliases = {alias: spec.name for spec in layout.parameters for alias in spec.aliases}
         self._place_buffers(module, plan.tracked)
+        self._drop_names_of_one_place(module)
         self._units = find_units(self.skeleton, self._mapped_names(), units)
-        self._computed = execution.computed_attributes(module)
+        self._computed = recomputed_attributes(module)
         self._recurrent = [path for path, m in module.named_modules() if isinstance(m, nn.RNNBase)]
-        self._watched: set[bool] = set()
+        self._watched: set[tuple[bool, bool]] = set()
         self._fingerprint: str | None = None
         self._lock = threading.RLock()
         self._set_modes(module)
@@ -86,6 +88,21 @@ class Target(nn.Module):
         copies = execution.copy_tensors(buffers)
         self.tracked = TensorTree({k: v for k, v in copies.items() if k in tracked}, persistent=True)
         self.constants = TensorTree({k: v for k, v in copies.items() if k not in tracked}, persistent=False)
+
+    def _drop_names_of_one_place(self, module: nn.Module) -> None:
+        """Leave out aliases that only name a shared module's own tensor by another path.
+
+        A functional call would put two tensors in one place, and afterwards restore the wrong one.
+        """
+        modules = dict(module.named_modules(remove_duplicate=False))
+        names = [name for name, _ in [*module.named_parameters(), *module.named_buffers()]]
+        places: set[tuple[int, str]] = set()
+        for name in [*names, *self._aliases]:
+            owner, _, leaf = name.rpartition(".")
+            place = (id(modules[owner]), leaf)
+            if place in places:
+                self._aliases.pop(name, None)
+            places.add(place)
 
     def _mapped_names(self) -> dict[str, str]:
         return {name: spec.name for spec in self.layout.mapped for name in (spec.name, *spec.aliases)}
@@ -142,24 +159,30 @@ class Target(nn.Module):
             # A module may write to its buffers in training mode; constants must not change.
             tensors.update(execution.copy_tensors(self.constants.as_dict()))
         if torch.compiler.is_compiling():
-            return call(tensors)
+            output = call(tensors)
+            self._write_back(tensors)
+            return output
         # One skeleton holds one set of weights at a time: two threads would mix theirs.
         with self._lock:
             try:
                 output = self._watched_call(call, tensors)
             finally:
                 execution.release(self.skeleton, self._computed, self._recurrent)
+        self._write_back(tensors)
+        return output
+
+    def _write_back(self, tensors: Mapping[str, Tensor]) -> None:
         for name, buffer in self.tracked.as_dict().items():
             if tensors[name] is not buffer:  # the module put another tensor in its place
                 buffer.copy_(tensors[name].detach())
-        return output
 
     def _watched_call(self, call: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
-        if not torch.is_grad_enabled() or self.training in self._watched:
+        state = (self.training, torch.is_grad_enabled())
+        if state in self._watched:
             return call(tensors)
-        with refuse_inner_checkpointing(self.skeleton, Target._guarded.__code__):
+        with watched(self.skeleton, Target._guarded.__code__):
             output = call(tensors)
-        self._watched.add(self.training)
+        self._watched.add(state)
         return output
 
     def _name_aliases(self, tensors: dict[str, Tensor]) -> None:
@@ -183,20 +206,24 @@ class Target(nn.Module):
     def fingerprint(self) -> str:
         """A hash of everything that is given and not trained, as it was given."""
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(
-                {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict()}
-            )
+            self._fingerprint = fingerprint(self._given())
         return self._fingerprint
+
+    def _given(self) -> dict[str, Tensor]:
+        return {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict()}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.half()` rounds the base, and a file must still fit the target as it was given.
-        if self._fingerprint is None and any(_changes_dtype(fn, tensor) for tensor in self.base.as_dict().values()):
+        if self._fingerprint is None and any(_changes_dtype(fn, tensor) for tensor in self._given().values()):
             self.fingerprint()
         applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return applied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        # Modules may remember tensors of their last pass, whose graph can be neither copied nor pickled.
+        state["skeleton"] = execution.skeleton_of(self.skeleton)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

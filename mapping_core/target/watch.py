@@ -1,0 +1,93 @@
+"""The first passes through a target are watched for what generated weights cannot survive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mapping_core.errors import TargetError
+
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+
+
+@contextmanager
+def watched(skeleton: nn.Module, boundary: CodeType) -> Iterator[None]:
+    """Raise `TargetError` when, inside, the skeleton is run in a way that generated weights do not survive.
+
+    Activation checkpointing *in* the target: a checkpointed block runs again during the
+    backward pass, when its module no longer holds the generated weights. `boundary` is the
+    code of the function that runs the target: checkpointing around the whole mapped model is
+    further out, and fine.
+
+    A weight used through a reference that is not the module's own: the skeleton has no values
+    there, and some operations (`functional.linear` is one) take a tensor without values
+    beside real ones and return memory as it lies.
+    """
+    names = {module: name for name, module in skeleton.named_modules()}
+
+    def look(module: nn.Module, _args: Any) -> None:
+        if _is_checkpointed(boundary):
+            raise _checkpointed(f"its block {names[module]!r} ({type(module).__name__})")
+
+    handles = [module.register_forward_pre_hook(look) for module in names]
+    try:
+        with _Watch(skeleton, boundary):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at the tensors of every operation."""
+
+    def __init__(self, skeleton: nn.Module, boundary: CodeType) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._skeleton = skeleton
+        self._boundary = boundary
+        self._empty = {id(tensor): name for name, tensor in _tensors(skeleton).items()}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.detach.default:  # asks for no value
+            return func(*args, **(kwargs or {}))
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        for key in given & self._empty.keys():
+            raise TargetError(
+                f"{self._empty[key]!r} is used through a reference that is not its module's own (an attribute, a "
+                "closure, a cache) and that generated weights do not reach: read it from its module in forward()"
+            )
+        if _is_checkpointed(self._boundary):
+            for name, tensor in _tensors(self._skeleton).items():
+                if id(tensor) in given:
+                    raise _checkpointed(f"a function that uses {name!r}")
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(skeleton: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(skeleton.named_parameters()), **dict(skeleton.named_buffers())}
+
+
+def _is_checkpointed(boundary: CodeType) -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code is not boundary:
+        if frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _checkpointed(what: str) -> TargetError:
+    return TargetError(
+        f"the target checkpoints {what}, whose recomputation would not see the generated weights: turn that off and "
+        "checkpoint the whole mapped model instead, torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)"
+    )
