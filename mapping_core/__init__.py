@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mapping_core.interfaces.dynamics import DynamicsModel
     from mapping_core.interfaces.generator import Generator
     from mapping_core.interfaces.loss import Loss
-    from mapping_core.interfaces.mapper import Mapper
+    from mapping_core.interfaces.mapper import LinearMapper, Mapper
     from mapping_core.interfaces.modulation import Modulation
     from mapping_core.interfaces.phase_policy import Phase, PhasePolicy
     from mapping_core.model import MappingModel
@@ -67,6 +67,7 @@ _LAZY = {
     "History": "mapping_core.training.history",
     "Layout": "mapping_core.target.layout",
     "Loss": "mapping_core.interfaces.loss",
+    "LinearMapper": "mapping_core.interfaces.mapper",
     "Mapper": "mapping_core.interfaces.mapper",
     "MappingModel": "mapping_core.model",
     "MappingTrainer": "mapping_core.training.trainer",
@@ -93,6 +94,7 @@ __all__ = [
     "GeneratorConfig",
     "History",
     "Layout",
+    "LinearMapper",
     "Loss",
     "LossConfig",
     "LossError",

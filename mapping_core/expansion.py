@@ -11,16 +11,21 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from mapping_core.interfaces.mapper import Mapper
+from mapping_core.affine import Piece, write_weights
+from mapping_core.interfaces.mapper import LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
 from mapping_core.target.layout import ParameterSpec
+
+#: From how many weights on writing them in one pass wins: below, they stay in the cache, and
+#: what costs is the number of operations (`benchmarks/perf` shows both).
+WORTH_ONE_PASS = 1 << 18
 
 
 class Expansion(nn.Module):
     """theta_p = base_p + scale_p * piece_p(mapper(z)), for each parameter p it feeds.
 
-    The mapper's output is cut into pieces in the order of `parameters`; pieces are views,
-    so the only new tensors of this size are the mapper's output and the weights.
+    Rows of the mapper go to `parameters` in their order. A linear mapper's are written
+    straight into the weights (`mapping_core.affine`); any other's output is cut into views.
     """
 
     def __init__(
@@ -29,11 +34,12 @@ class Expansion(nn.Module):
         super().__init__()
         self.mapper = mapper
         self.modulation = modulation
-        self._specs = tuple(parameters)
         self.names = tuple(spec.name for spec in parameters)
-        stops = list(accumulate(spec.numel for spec in parameters))
-        self._ranges = dict(zip(self.names, zip([0, *stops], stops, strict=False), strict=True))
-        self._sizes = [spec.numel for spec in parameters]
+        self._specs = tuple(parameters)
+        starts = accumulate((spec.numel for spec in parameters), initial=0)
+        self._pieces = {
+            spec: Piece(start, spec.shape, spec.scale) for spec, start in zip(parameters, starts, strict=False)
+        }
 
     @property
     def latent_size(self) -> int:
@@ -43,40 +49,57 @@ class Expansion(nn.Module):
     def forward(self, z: Tensor, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by name for a latent [..., d]; computed in float32 (float64 for float64 latents)."""
         z = _widened(z)
-        pieces = self.mapper(z).split(self._sizes, dim=-1)
+        if self._in_one_pass(z):
+            return self._written(z, base, self._specs)
+        pieces = torch.split(self.mapper(z), [spec.numel for spec in self._specs], dim=-1)
         return self._assembled(z, base, zip(self._specs, pieces, strict=True))
 
     def some(self, z: Tensor, base: Mapping[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
         """The weights in `names` alone, without generating the others."""
         z = _widened(z)
         chosen = [spec for spec in self._specs if spec.name in names]
-        return self._assembled(z, base, ((spec, self.mapper.rows(z, *self._ranges[spec.name])) for spec in chosen))
+        if self._in_one_pass(z):
+            return self._written(z, base, chosen)
+        return self._assembled(z, base, ((spec, self._rows(z, spec)) for spec in chosen))
+
+    def _in_one_pass(self, z: Tensor) -> bool:
+        if self.modulation is not None or not isinstance(self.mapper, LinearMapper):
+            return False
+        # A compiler fuses the plain operations itself, and better.
+        return z.ndim == 1 and self.mapper.out_features >= WORTH_ONE_PASS and not torch.compiler.is_compiling()
+
+    def _written(self, z: Tensor, base: Mapping[str, Tensor], specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+        assert isinstance(self.mapper, LinearMapper)
+        prepared = self.mapper.prepare(z)
+        direct = [spec for spec in specs if spec.fixed_row is None and base[spec.name].dtype == z.dtype]
+        pieces = [self._pieces[spec] for spec in direct]
+        written = write_weights(self.mapper, prepared, pieces, [base[spec.name] for spec in direct])
+        weights = {spec.name: weight for spec, weight in zip(direct, written, strict=True)}
+        others = [spec for spec in specs if spec.name not in weights]
+        weights.update(self._assembled(z, base, ((spec, self._rows(z, spec)) for spec in others)))
+        return weights
+
+    def _rows(self, z: Tensor, spec: ParameterSpec) -> Tensor:
+        start = self._pieces[spec].start
+        return self.mapper.rows(z, start, start + spec.numel)
 
     def _assembled(
         self, z: Tensor, base: Mapping[str, Tensor], pieces: Iterable[tuple[ParameterSpec, Tensor]]
     ) -> dict[str, Tensor]:
-        lead = z.shape[:-1]
-        scaled = {spec: piece.reshape(lead + spec.shape) for spec, piece in pieces}
+        shaped = ((spec, piece.reshape(z.shape[:-1] + spec.shape)) for spec, piece in pieces)
         if self.modulation is None:
-            return {
-                spec.name: torch.add(base[spec.name], _but_fixed_row(spec, piece), alpha=spec.scale).to(
-                    base[spec.name].dtype
-                )
-                for spec, piece in scaled.items()
-            }
-        delta = self.modulation({spec.name: piece * spec.scale for spec, piece in scaled.items()}, z, base)
-        return {
-            spec.name: (base[spec.name] + _but_fixed_row(spec, delta[spec.name])).to(base[spec.name].dtype)
-            for spec in scaled
-        }
+            return {spec.name: _added(spec, base[spec.name], piece, spec.scale) for spec, piece in shaped}
+        delta = {spec: piece * spec.scale for spec, piece in shaped}
+        changed = self.modulation({spec.name: piece for spec, piece in delta.items()}, z, base)
+        return {spec.name: _added(spec, base[spec.name], changed[spec.name], 1.0) for spec in delta}
 
 
 def _widened(z: Tensor) -> Tensor:
     return z if z.dtype == torch.float64 else z.float()
 
 
-def _but_fixed_row(spec: ParameterSpec, delta: Tensor) -> Tensor:
-    if spec.fixed_row is None:
-        return delta
-    row = torch.tensor([spec.fixed_row], device=delta.device)
-    return delta.index_fill(-len(spec.shape), row, 0.0)
+def _added(spec: ParameterSpec, base: Tensor, delta: Tensor, scale: float) -> Tensor:
+    if spec.fixed_row is not None:
+        row = torch.tensor([spec.fixed_row], device=delta.device)
+        delta = delta.index_fill(-len(spec.shape), row, 0.0)
+    return torch.add(base, delta, alpha=scale).to(base.dtype)

@@ -39,3 +39,37 @@ class Mapper(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.out_features}"
+
+
+class LinearMapper(Mapper):
+    """A mapper ``G z`` that can write its rows straight into weights, and read gradients straight from theirs.
+
+    The work is split in two: `prepare` makes of z a `prepared` tensor that is small beside
+    the output, and the rows are made from that. `forward` and `rows` follow.
+    """
+
+    @abstractmethod
+    def prepare(self, z: Tensor) -> Tensor:
+        """What all rows are made from: differentiable, [..., d] -> [..., *prepared]."""
+
+    @abstractmethod
+    def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
+        """The outputs `start` to `stop`, [..., stop - start], in plain differentiable operations."""
+
+    @abstractmethod
+    def write(self, prepared: Tensor, start: int, base: Tensor | None, scale: float, out: Tensor) -> None:
+        """Set `out` [k] to ``base + scale * rows_of(prepared, start, start + k)``; no base counts as 0.
+
+        `prepared` is without leading dimensions; all are contiguous, of one dtype, and need
+        no gradient.
+        """
+
+    @abstractmethod
+    def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
+        """Add ``scale`` times the adjoint of `rows_of` at `grad` [k] to `into`, of the shape of `prepared`."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.rows_of(self.prepare(z), 0, self.out_features)
+
+    def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
+        return self.rows_of(self.prepare(z), start, stop)

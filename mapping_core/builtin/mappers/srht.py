@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from mapping_core.contexts import MapperContext
-from mapping_core.interfaces.mapper import Mapper
+from mapping_core.interfaces.mapper import LinearMapper
 from mapping_core.random import RandomStream
 
+_CACHED = 1 << 18  # numbers worth multiplying at once: a megabyte
 _INNER, _OUTER = 0x73726874, 0x73726875  # purposes: this mapper's two sets of signs
 
 
-class SrhtMapper(Mapper):
+class SrhtMapper(LinearMapper):
     """Signs, Hadamard, signs: block (i, j) of the output is ``C_j * H (A_i * pad(z)) / sqrt(d)``.
 
     H is the Sylvester-Hadamard matrix of order m, the next power of two of d; A_i and C_j
@@ -53,21 +55,7 @@ class SrhtMapper(Mapper):
         self.register_buffer("left", _hadamard(order >> half), persistent=False)
         self.register_buffer("right", _hadamard(1 << half), persistent=False)
 
-    def forward(self, z: Tensor) -> Tensor:
-        return self._signed(self._mixed(z))[..., : self.out_features]
-
-    def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
-        # Whole lines of the grid of blocks: more than asked for, but all of it views.
-        line = self.outer.numel()
-        first, last = start // line, -(-stop // line)
-        return self._signed(self._mixed(z)[..., first:last, :])[..., start - first * line : stop - first * line]
-
-    def _signed(self, mixed: Tensor) -> Tensor:
-        """Block (i, j) is line i of `mixed` under the signs C_j: [..., r, m] -> [..., r * c * m]."""
-        # The product takes the signs as int8: a cast of our own would be kept for the backward pass.
-        return (mixed.unsqueeze(-2) * self.outer).flatten(-3)
-
-    def _mixed(self, z: Tensor) -> Tensor:
+    def prepare(self, z: Tensor) -> Tensor:
         """``H (A_i * pad(z)) / sqrt(d)`` for every i: [..., r, m]."""
         signed = z.unsqueeze(-2) * self.inner
         padded = functional.pad(signed, (0, self.outer.shape[-1] - self.in_features))
@@ -75,6 +63,56 @@ class SrhtMapper(Mapper):
         # Scaling the small factor spares a pass over the result.
         left = self.left.to(z.dtype) / math.sqrt(self.in_features)
         return (left @ grid @ self.right.to(z.dtype)).flatten(-2)
+
+    def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
+        # Whole lines of the grid of blocks: more than asked for, but cut off by a view.
+        line = self.outer.numel()
+        first, last = start // line, -(-stop // line)
+        # The product takes the signs as int8: a cast of our own would be kept for the backward pass.
+        blocks = (prepared[..., first:last, :].unsqueeze(-2) * self.outer).flatten(-3)
+        return blocks[..., start - first * line : stop - first * line]
+
+    def write(self, prepared: Tensor, start: int, base: Tensor | None, scale: float, out: Tensor) -> None:
+        outer = self.outer.to(prepared.dtype)
+        for part, lines, columns, within in self._runs(start, start + len(out)):
+            values, signs = prepared[lines, None, within], outer[columns, within]
+            target = out[part].view(values.shape[0], *signs.shape)
+            if base is None:
+                torch.mul(values, signs, out=target).mul_(scale)
+            else:
+                torch.addcmul(base[part].view_as(target), values, signs, value=scale, out=target)
+
+    def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
+        outer = self.outer.to(into.dtype)
+        for part, lines, columns, within in self._runs(start, start + len(grad)):
+            signs, sums = outer[columns, within], into[lines, within]
+            # A few lines at a time, so that their products stay in the cache.
+            step = max(1, _CACHED // signs.numel())
+            products = torch.split(grad[part].view(len(sums), *signs.shape), step)
+            for line, product in zip(torch.split(sums, step), products, strict=True):
+                line.add_((product * signs).sum(1), alpha=scale)
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice, slice, slice]]:
+        """Cut a range of outputs into rectangles of the grid: where in the range, lines, columns, within the blocks."""
+        columns, order = self.outer.shape
+        position = start
+        while position < stop:
+            block, offset = divmod(position, order)
+            line, column = divmod(block, columns)
+            left = (stop - position) // order
+            if offset or not left:  # a part of one block
+                count = min(order - offset, stop - position)
+                where = slice(line, line + 1), slice(column, column + 1), slice(offset, offset + count)
+            elif column or left < columns:  # whole blocks of one line
+                blocks = min(columns - column, left)
+                count = blocks * order
+                where = slice(line, line + 1), slice(column, column + blocks), slice(None)
+            else:  # whole lines
+                lines = left // columns
+                count = lines * columns * order
+                where = slice(line, line + lines), slice(None), slice(None)
+            yield slice(position - start, position - start + count), *where
+            position += count
 
 
 def _hadamard(order: int) -> Tensor:
