@@ -29,6 +29,7 @@ def case(request: pytest.FixtureRequest) -> tuple[SrhtMapper, list[Piece], list[
 
 
 def plain(mapper: SrhtMapper, pieces: list[Piece], bases: list[Tensor], z: Tensor) -> list[Tensor]:
+    """The same in plain operations."""
     output = mapper(z)
     return [
         base + piece.scale * output[..., piece.start : piece.start + piece.shape[0]]
