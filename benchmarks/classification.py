@@ -45,8 +45,8 @@ def main() -> None:
     ).fit()
     numbers = sum(parameter.numel() for parameter in model.parameters())
     print(
-        f"| {options.data} | {options.network} | {options.strategy} | {options.mapper} | {numbers:,} | {options.epochs} "
-        f"| {options.seed} | {evaluate_on} | {100 * history['val_accuracy'][-1]:.2f} "
+        f"| {options.data} | {options.network} | {options.strategy} | {options.mapper} | {numbers:,} "
+        f"| {options.epochs} | {options.seed} | {evaluate_on} | {100 * history['val_accuracy'][-1]:.2f} "
         f"| {100 * history['train_accuracy'][-1]:.2f} | {time.perf_counter() - started:.0f} s |",
         flush=True,
     )
