@@ -7,6 +7,7 @@ small `prepared` tensor of its mapper, and its gradient is read once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,23 @@ class Piece:
     start: int
     shape: tuple[int, ...]
     scale: float
+
+    @property
+    def numel(self) -> int:
+        """How many rows of the mapper it takes."""
+        return math.prod(self.shape)
+
+    def rows(self, rows: tuple[int, int] | None) -> Piece:
+        """The piece of some rows of the parameter (None: all of it).
+
+        >>> Piece(10, (4, 3), 1.0).rows((1, 3))
+        Piece(start=13, shape=(2, 3), scale=1.0)
+        """
+        if rows is None:
+            return self
+        first, last = rows
+        below = self.shape[1:]
+        return Piece(self.start + first * math.prod(below), (last - first, *below), self.scale)
 
 
 def write_weights(

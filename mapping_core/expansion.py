@@ -54,13 +54,19 @@ class Expansion(nn.Module):
         pieces = torch.split(self.mapper(z), [spec.numel for spec in self._specs], dim=-1)
         return self._assembled(z, base, zip(self._specs, pieces, strict=True))
 
-    def some(self, z: Tensor, base: Mapping[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
-        """The weights in `names` alone, without generating the others."""
+    def some(
+        self,
+        z: Tensor,
+        base: Mapping[str, Tensor],
+        names: frozenset[str],
+        rows: tuple[int, int] | None = None,
+    ) -> dict[str, Tensor]:
+        """The weights in `names` alone, of these the `rows` alone, without generating the others."""
         z = _widened(z)
         chosen = [spec for spec in self._specs if spec.name in names]
         if self._in_one_pass(z):
-            return self._written(z, base, chosen)
-        return self._assembled(z, base, ((spec, self._rows(z, spec)) for spec in chosen))
+            return self._written(z, base, chosen, rows)
+        return self._assembled(z, base, ((spec, self._rows(z, spec, rows)) for spec in chosen), rows)
 
     def _in_one_pass(self, z: Tensor) -> bool:
         if self.modulation is not None or not isinstance(self.mapper, LinearMapper):
@@ -68,38 +74,58 @@ class Expansion(nn.Module):
         # A compiler fuses the plain operations itself, and better.
         return z.ndim == 1 and self.mapper.out_features >= WORTH_ONE_PASS and not torch.compiler.is_compiling()
 
-    def _written(self, z: Tensor, base: Mapping[str, Tensor], specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+    def _written(
+        self,
+        z: Tensor,
+        base: Mapping[str, Tensor],
+        specs: Sequence[ParameterSpec],
+        rows: tuple[int, int] | None = None,
+    ) -> dict[str, Tensor]:
         assert isinstance(self.mapper, LinearMapper)
         prepared = self.mapper.prepare(z)
         direct = [spec for spec in specs if spec.fixed_row is None and base[spec.name].dtype == z.dtype]
-        pieces = [self._pieces[spec] for spec in direct]
-        written = write_weights(self.mapper, prepared, pieces, [base[spec.name] for spec in direct])
+        pieces = [self._pieces[spec].rows(rows) for spec in direct]
+        bases = [_cut(base[spec.name], rows) for spec in direct]
+        written = write_weights(self.mapper, prepared, pieces, bases)
         weights = {spec.name: weight for spec, weight in zip(direct, written, strict=True)}
-        others = [spec for spec in specs if spec.name not in weights]
-        weights.update(self._assembled(z, base, ((spec, self._rows(z, spec)) for spec in others)))
-        return weights
+        others = ((spec, self._rows(z, spec, rows)) for spec in specs if spec.name not in weights)
+        return {**weights, **self._assembled(z, base, others, rows)}
 
-    def _rows(self, z: Tensor, spec: ParameterSpec) -> Tensor:
-        start = self._pieces[spec].start
-        return self.mapper.rows(z, start, start + spec.numel)
+    def _rows(self, z: Tensor, spec: ParameterSpec, rows: tuple[int, int] | None) -> Tensor:
+        piece = self._pieces[spec].rows(rows)
+        return self.mapper.rows(z, piece.start, piece.start + piece.numel)
 
     def _assembled(
-        self, z: Tensor, base: Mapping[str, Tensor], pieces: Iterable[tuple[ParameterSpec, Tensor]]
+        self,
+        z: Tensor,
+        base: Mapping[str, Tensor],
+        pieces: Iterable[tuple[ParameterSpec, Tensor]],
+        rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        shaped = ((spec, piece.reshape(z.shape[:-1] + spec.shape)) for spec, piece in pieces)
+        lead = z.shape[:-1]
+        shaped = ((spec, piece.reshape(lead + self._pieces[spec].rows(rows).shape)) for spec, piece in pieces)
         if self.modulation is None:
-            return {spec.name: _added(spec, base[spec.name], piece, spec.scale) for spec, piece in shaped}
+            return {
+                spec.name: _added(spec, _cut(base[spec.name], rows), piece, spec.scale, rows) for spec, piece in shaped
+            }
         delta = {spec: piece * spec.scale for spec, piece in shaped}
-        changed = self.modulation({spec.name: piece for spec, piece in delta.items()}, z, base)
-        return {spec.name: _added(spec, base[spec.name], changed[spec.name], 1.0) for spec in delta}
+        bases = {spec.name: _cut(base[spec.name], rows) for spec in delta}
+        changed = self.modulation({spec.name: piece for spec, piece in delta.items()}, z, bases)
+        return {spec.name: _added(spec, bases[spec.name], changed[spec.name], 1.0, rows) for spec in delta}
 
 
 def _widened(z: Tensor) -> Tensor:
     return z if z.dtype == torch.float64 else z.float()
 
 
-def _added(spec: ParameterSpec, base: Tensor, delta: Tensor, scale: float) -> Tensor:
+def _cut(tensor: Tensor, rows: tuple[int, int] | None) -> Tensor:
+    return tensor if rows is None else tensor[rows[0] : rows[1]]
+
+
+def _added(spec: ParameterSpec, base: Tensor, delta: Tensor, scale: float, rows: tuple[int, int] | None) -> Tensor:
     if spec.fixed_row is not None:
-        row = torch.tensor([spec.fixed_row], device=delta.device)
-        delta = delta.index_fill(-len(spec.shape), row, 0.0)
+        first, last = (0, spec.shape[0]) if rows is None else rows
+        if first <= spec.fixed_row < last:
+            row = torch.tensor([spec.fixed_row - first], device=delta.device)
+            delta = delta.index_fill(-len(spec.shape), row, 0.0)
     return torch.add(base, delta, alpha=scale).to(base.dtype)

@@ -32,13 +32,22 @@ class Generator(nn.Module, ABC):
         """
 
     def generate_some(
-        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+        self,
+        latents: Mapping[str, Tensor],
+        base: Mapping[str, Tensor],
+        names: frozenset[str],
+        rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
         """Generate the parameters in `names` alone; lazy generation asks for one module's at a time.
 
-        Override it where they can be had without generating the others.
+        With `rows` = (first, last) it asks for these rows of each alone, first <= row < last in the first
+        dimension. Override it where they can be had without generating the others.
         """
-        return {name: weight for name, weight in self(latents, base).items() if name in names}
+        chosen = {name: weight for name, weight in self(latents, base).items() if name in names}
+        if rows is None:
+            return chosen
+        lead = next(iter(latents.values())).ndim - 1
+        return {name: weight.narrow(lead, rows[0], rows[1] - rows[0]) for name, weight in chosen.items()}
 
     @abstractmethod
     def assignment(self) -> dict[str, tuple[str, ...]]:

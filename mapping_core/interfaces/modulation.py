@@ -18,6 +18,7 @@ class Modulation(nn.Module, ABC):
         `delta` holds what the mapper gives for the parameters of this latent, scaled, by
         name and in the parameter's shape (with `z`'s leading dimensions in front); `z` is
         the latent, [..., d]; `base` holds the base weights by name. The result has the
-        same names and shapes; theta = base + result. At ``z = 0`` it must be `delta`
+        same names and shapes. Lazy generation passes some of the parameters only, or some of
+        their rows, in `delta` and `base` alike. theta = base + result. At ``z = 0`` it must be `delta`
         unchanged, so that a pretrained network starts as it is.
         """

@@ -39,12 +39,16 @@ class LayerwiseGenerator(Generator):
         return weights
 
     def generate_some(
-        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+        self,
+        latents: Mapping[str, Tensor],
+        base: Mapping[str, Tensor],
+        names: frozenset[str],
+        rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = {}
         for name, expansion in self._pairs():
             if not names.isdisjoint(expansion.names):
-                weights.update(expansion.some(latents[name], base, names))
+                weights.update(expansion.some(latents[name], base, names, rows))
         return weights
 
     def assignment(self) -> dict[str, tuple[str, ...]]:

@@ -28,9 +28,13 @@ class SlvtGenerator(Generator):
         return weights
 
     def generate_some(
-        self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor], names: frozenset[str]
+        self,
+        latents: Mapping[str, Tensor],
+        base: Mapping[str, Tensor],
+        names: frozenset[str],
+        rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        return self.expansion.some(latents[_LATENT], base, names)
+        return self.expansion.some(latents[_LATENT], base, names, rows)
 
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return {_LATENT: self.expansion.names}
