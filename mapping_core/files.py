@@ -23,7 +23,7 @@ from mapping_core.config import unstructure
 from mapping_core.errors import FileFormatError, UnknownComponentError
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
-from mapping_core.target.wrappers import unwrapped
+from mapping_core.target.wrappers import plain_target
 
 if TYPE_CHECKING:
     from mapping_core.model import MappingModel
@@ -117,7 +117,7 @@ def load(
 ) -> M:
     """Make the model of a file around `target`; everything is checked before anything is made of it."""
     recipe, tensors = read(path)
-    target = unwrapped(target)
+    target = plain_target(target)
     settings = {role: component["settings"] for role, component in recipe["components"].items()}
     layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
     if layout.fingerprint() != recipe["layout"]:

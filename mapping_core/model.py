@@ -23,7 +23,7 @@ from mapping_core.target.layout import Layout
 from mapping_core.target.recalibration import recalibrate
 from mapping_core.target.roles import Patterns, RoleRules, as_patterns
 from mapping_core.target.target import Target
-from mapping_core.target.wrappers import unwrapped
+from mapping_core.target.wrappers import plain_target
 
 if TYPE_CHECKING:
     from mapping_core.interfaces.generator import Generator
@@ -84,7 +84,7 @@ class MappingModel(nn.Module):
         super().__init__()
         if not isinstance(target_model, nn.Module):
             raise TargetError(f"target_model must be a torch.nn.Module, got {type(target_model).__name__}")
-        target_model = unwrapped(target_model)
+        target_model = plain_target(target_model)
         if base not in BASES:
             raise ConfigError(f"{base!r} is not one of {', '.join(BASES)}", path="base")
         registry = registry if registry is not None else Registry.discover()

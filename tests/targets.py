@@ -157,6 +157,35 @@ CASES = (
 )
 
 
+def moved(model: MappingModel, *, seed: int = 0) -> MappingModel:
+    """Return the model with a latent that is not 0."""
+    with torch.no_grad():
+        model.latent.normal_(generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def first_tensor(output: Any) -> Tensor:
+    """Return the output, or the first tensor of a sequence."""
+    return output if isinstance(output, Tensor) else first_tensor(output[0])
+
+
+def assert_equals_direct(model: MappingModel, *inputs: Any) -> None:
+    """The model computes what its export computes, and its gradient is the export's own, pulled back to the latent."""
+    direct = model.export()
+    model.zero_grad()
+    output, expected = first_tensor(model(*inputs)), first_tensor(direct(*inputs))
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    grads = {name: direct.get_parameter(name).grad for name in (spec.name for spec in model.layout.mapped)}
+    weights = model.generate()
+    used = [name for name, grad in grads.items() if grad is not None]
+    (pulled,) = torch.autograd.grad(
+        [weights[name] for name in used], model.latent, [grads[name] for name in used], materialize_grads=True
+    )
+    torch.testing.assert_close(model.latent.grad, pulled, rtol=1e-4, atol=1e-5)
+
+
 def rows(count: int = 24) -> tuple[Tensor, Tensor]:
     """Inputs [count, 6] and the class of each, which a linear layer can learn."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(2))

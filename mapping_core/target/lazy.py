@@ -29,6 +29,7 @@ from mapping_core.errors import TargetError
 from mapping_core.faults import did_you_mean
 from mapping_core.target.execution import refresh_flat_weights
 from mapping_core.target.roles import Pattern, holders_of, matches_module
+from mapping_core.target.slices import Rows, run_in_slices, slices_of
 
 #: Modules of torch that read their children's weights themselves.
 _READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -48,7 +49,12 @@ _HARMLESS = {
     "stride",
 } | {*("is_floating_point", "is_complex", "__len__", "__repr__", "__hash__")}
 
-Provider = Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
+#: Generates some parameters under given latents; of these, some rows alone unless the last is None.
+Provider = Callable[[Mapping[str, Tensor], frozenset[str], Rows | None], dict[str, Tensor]]
+
+
+#: Storage address -> name, rows and dtype, of the weights of the units that are running.
+_Alive = dict[int, tuple[str, Rows | None, torch.dtype]]
 
 
 @define(frozen=True)
@@ -62,9 +68,10 @@ class Slot:
 
 @define(frozen=True)
 class _Note:
-    """What the graph keeps in the place of a generated weight (or of a view of one)."""
+    """What the graph keeps in the place of a generated weight, or some rows of it, or of a view of these."""
 
     name: str
+    rows: Rows | None
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -149,27 +156,72 @@ class LazyExecution:
         """Run the skeleton; `kept` are the tensors no latent feeds."""
         # The backward pass must see the latents of this call, whatever the optimiser does meanwhile.
         values = {name: latent.detach().clone() for name, latent in latents.items()}
-        # Storage address -> name and dtype, of the weights of the units that are running.
-        alive: dict[int, tuple[str, torch.dtype]] = {}
+        alive: _Alive = {}
 
         def pack(tensor: Tensor) -> Tensor | _Note:
-            name, dtype = alive.get(tensor.untyped_storage().data_ptr(), (None, None))
+            name, rows, dtype = alive.get(tensor.untyped_storage().data_ptr(), (None, None, None))
             if name is None or dtype != tensor.dtype:
                 return tensor
-            return _Note(name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+            return _Note(name, rows, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
         def unpack(saved: Tensor | _Note) -> Tensor:
             if isinstance(saved, Tensor):
                 return saved
             with torch.no_grad():
-                weight = _alone(self._provider(values, frozenset({saved.name}))[saved.name])
+                weight = _alone(self._provider(values, frozenset({saved.name}), saved.rows)[saved.name])
             return weight.as_strided(saved.size, saved.stride, saved.offset)
 
         with ExitStack() as stack:
             for path, slots in self._units.items():
-                stack.enter_context(self._holding(path, slots, latents, alive))
+                slices = slices_of(self._skeleton.get_submodule(path))
+                if slices and any(slot == Slot(path, "weight", slot.name) for slot in slots):
+                    stack.enter_context(self._slicing(path, slots, slices, latents, alive))
+                else:
+                    stack.enter_context(self._holding(path, slots, latents, alive))
             stack.enter_context(saved_tensors_hooks(pack, unpack))
             return functional_call(self._skeleton, kept, args, dict(kwargs), tie_weights=False)
+
+    @contextmanager
+    def _slicing(
+        self,
+        path: str,
+        slots: tuple[Slot, ...],
+        slices: list[Rows],
+        latents: Mapping[str, Tensor],
+        alive: _Alive,
+    ) -> Iterator[None]:
+        """Inside, the large layer at `path` runs a few rows at a time, as `mapping_core.target.slices` says."""
+        unit = self._skeleton.get_submodule(path)
+        names = {slot.leaf: slot.name for slot in slots}
+        device = next(iter(latents.values())).device
+
+        def part(rows: Rows) -> tuple[Tensor, Tensor | None]:
+            weights = self._provider(latents, frozenset(names.values()), rows)
+            weights = {name: _alone(weight) for name, weight in weights.items()}
+            alive.clear()  # nothing else is running, and the last rows are gone
+            alive.update({w.untyped_storage().data_ptr(): (name, rows, w.dtype) for name, w in weights.items()})
+            bias = unit.bias
+            if "bias" in names:
+                return weights[names["weight"]], weights[names["bias"]]
+            return weights[names["weight"]], bias[slice(*rows)] if isinstance(bias, Tensor) else None
+
+        def forward(input: Tensor) -> Tensor:  # noqa: A002, the layers call it so
+            before = dict(alive)
+            try:
+                return run_in_slices(unit, input, slices, part)
+            finally:
+                alive.clear()
+                alive.update(before)
+
+        empty = {slot.leaf: unit._parameters[slot.leaf] for slot in slots}
+        for slot in slots:
+            unit._parameters[slot.leaf] = _absent(slot, unit._parameters[slot.leaf], device)  # type: ignore[arg-type]
+        unit.forward = forward
+        try:
+            yield
+        finally:
+            del unit.forward
+            unit._parameters.update(empty)
 
     @contextmanager
     def _holding(
@@ -177,7 +229,7 @@ class LazyExecution:
         path: str,
         slots: tuple[Slot, ...],
         latents: Mapping[str, Tensor],
-        alive: dict[int, tuple[str, torch.dtype]],
+        alive: _Alive,
     ) -> Iterator[None]:
         """Inside, the module at `path` has generated weights whenever it runs, and none otherwise."""
         unit = self._skeleton.get_submodule(path)
@@ -197,10 +249,10 @@ class LazyExecution:
                     refresh_flat_weights(module)
 
         def before(_module: nn.Module, _args: Any) -> None:
-            weights = self._provider(latents, names)
+            weights = self._provider(latents, names, None)
             weights = {name: _alone(weight) for name, weight in weights.items()}
             addresses = {weight.untyped_storage().data_ptr(): name for name, weight in weights.items()}
-            alive.update({address: (name, weights[name].dtype) for address, name in addresses.items()})
+            alive.update({address: (name, None, weights[name].dtype) for address, name in addresses.items()})
             running.append((list(addresses), held()))
             put(lambda slot: weights[slot.name])
 

@@ -180,7 +180,7 @@ class Target(nn.Module):
         state = (self.training, torch.is_grad_enabled())
         if state in self._watched:
             return call(tensors)
-        with watched(self.skeleton, Target._guarded.__code__):
+        with watched(self.skeleton, Target._guarded.__code__, gradient=torch.is_grad_enabled()):
             output = call(tensors)
         self._watched.add(state)
         return output

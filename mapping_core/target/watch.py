@@ -19,13 +19,13 @@ _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 
 @contextmanager
-def watched(skeleton: nn.Module, boundary: CodeType) -> Iterator[None]:
+def watched(skeleton: nn.Module, boundary: CodeType, *, gradient: bool) -> Iterator[None]:
     """Raise `TargetError` when, inside, the skeleton is run in a way that generated weights do not survive.
 
     Activation checkpointing *in* the target: a checkpointed block runs again during the
-    backward pass, when its module no longer holds the generated weights. `boundary` is the
-    code of the function that runs the target: checkpointing around the whole mapped model is
-    further out, and fine.
+    backward pass, when its module no longer holds the generated weights. Without a `gradient`
+    there is no backward pass. `boundary` is the code of the function that runs the target:
+    checkpointing around the whole mapped model is further out, and fine.
 
     A weight used through a reference that is not the module's own: the skeleton has no values
     there, and some operations (`functional.linear` is one) take a tensor without values
@@ -34,12 +34,12 @@ def watched(skeleton: nn.Module, boundary: CodeType) -> Iterator[None]:
     names = {module: name for name, module in skeleton.named_modules()}
 
     def look(module: nn.Module, _args: Any) -> None:
-        if _is_checkpointed(boundary):
+        if gradient and _is_checkpointed(boundary):
             raise _checkpointed(f"its block {names[module]!r} ({type(module).__name__})")
 
     handles = [module.register_forward_pre_hook(look) for module in names]
     try:
-        with _Watch(skeleton, boundary):
+        with _Watch(skeleton, boundary, gradient):
             yield
     finally:
         for handle in handles:
@@ -49,10 +49,11 @@ def watched(skeleton: nn.Module, boundary: CodeType) -> Iterator[None]:
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the tensors of every operation."""
 
-    def __init__(self, skeleton: nn.Module, boundary: CodeType) -> None:
+    def __init__(self, skeleton: nn.Module, boundary: CodeType, gradient: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._skeleton = skeleton
         self._boundary = boundary
+        self._gradient = gradient
         self._empty = {id(tensor): name for name, tensor in _tensors(skeleton).items()}
 
     def __torch_dispatch__(
@@ -66,7 +67,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{self._empty[key]!r} is used through a reference that is not its module's own (an attribute, a "
                 "closure, a cache) and that generated weights do not reach: read it from its module in forward()"
             )
-        if _is_checkpointed(self._boundary):
+        if self._gradient and _is_checkpointed(self._boundary):
             for name, tensor in _tensors(self._skeleton).items():
                 if id(tensor) in given:
                     raise _checkpointed(f"a function that uses {name!r}")

@@ -1,4 +1,4 @@
-"""Wrappers around a target, which have no part in what is mapped."""
+"""Wrappers around a module, which have no part in what is mapped, trained or saved."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from mapping_core.errors import TargetError
 
 
-def unwrapped(target: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside `torch.compile`, DistributedDataParallel or DataParallel, so that names are always the same.
-
-    The model runs it plainly: wrap the mapped model instead. Raises `TargetError` for
-    TorchScript, whose weights cannot be replaced from outside.
 
     >>> unwrapped(DataParallel(nn.Linear(2, 3)))
     Linear(in_features=2, out_features=3, bias=True)
     """
     while True:
-        compiled = target._modules.get("_orig_mod") if isinstance(target._modules, dict) else None
+        compiled = getattr(module, "_orig_mod", None)
         if isinstance(compiled, nn.Module):
-            target = compiled
-        elif isinstance(target, DataParallel | DistributedDataParallel):
-            target = target.module
+            module = compiled
+        elif isinstance(module, DataParallel | DistributedDataParallel):
+            module = module.module
         else:
-            break
+            return module
+
+
+def plain_target(target: nn.Module) -> nn.Module:
+    """The target without wrappers, run plainly: it is the mapped model that can be compiled or distributed.
+
+    Raises `TargetError` for TorchScript, whose weights cannot be replaced from outside.
+    """
+    target = unwrapped(target)
     for path, module in target.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise TargetError(

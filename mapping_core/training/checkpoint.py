@@ -10,6 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from mapping_core.model import MappingModel
+from mapping_core.target.wrappers import unwrapped
 
 
 def write_checkpoint(folder: Path, model: nn.Module) -> Path:
@@ -25,6 +26,7 @@ def write_checkpoint(folder: Path, model: nn.Module) -> Path:
     temporary.mkdir()
     try:
         path = temporary / "model.safetensors"
+        model = unwrapped(model)
         if isinstance(model, MappingModel):
             model.save(path)
         else:

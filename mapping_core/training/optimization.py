@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from mapping_core.errors import TargetError
 from mapping_core.model import MappingModel
+from mapping_core.target.wrappers import unwrapped
 
 #: AdamW's usual rate for networks that are trained directly.
 DIRECT_LEARNING_RATE = 1e-3
@@ -27,6 +28,7 @@ def default_learning_rate(model: nn.Module) -> float:
     >>> default_learning_rate(model), default_learning_rate(nn.Linear(2, 2))
     (0.2, 0.001)
     """
+    model = unwrapped(model)
     if not isinstance(model, MappingModel):
         return DIRECT_LEARNING_RATE
     return float(0.2 * (2048 / model.latent_dim) ** (1 / 3))
@@ -47,7 +49,7 @@ def default_optimizer(
         parameters,
         lr=default_learning_rate(model) if learning_rate is None else learning_rate,
         betas=(0.9, 0.999),
-        eps=1e-10 if isinstance(model, MappingModel) else 1e-8,
+        eps=1e-10 if isinstance(unwrapped(model), MappingModel) else 1e-8,
         weight_decay=weight_decay,
         fused=all(parameter.is_floating_point() for parameter in parameters),
     )

@@ -20,6 +20,7 @@ from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss, LossStep
 from mapping_core.model import MappingModel
 from mapping_core.registry import Registry
+from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.averages import Averages
 from mapping_core.training.batches import Batch, adapt_batch
 from mapping_core.training.config import TrainerConfig
@@ -272,7 +273,7 @@ class MappingTrainer:
 
     def _forward(self, engine: Engine, raw: Any) -> LossStep:
         batch = self.batch_adapter(raw)
-        model = self.model
+        model = unwrapped(self.model)
 
         def evaluate(latents: Mapping[str, Tensor]) -> Any:
             if not isinstance(model, MappingModel):
