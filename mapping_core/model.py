@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -343,6 +344,23 @@ class MappingModel(nn.Module):
     def export_state_dict(self) -> dict[str, Tensor]:
         """The `state_dict` of `export()`: what the target's own `load_state_dict` takes."""
         return {name: tensor.detach() for name, tensor in self.export().state_dict().items()}
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer for the target's plain data, such as its `config`, which trainers look at.
+
+        Not for tensors, modules, methods and properties: what depends on weights is asked
+        of `export()`, since the skeleton has none.
+        """
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            target = vars(self).get("_modules", {}).get("target")
+            if target is None or name.startswith("_"):
+                raise
+            found = inspect.getattr_static(target.skeleton, name, self)  # itself for nothing
+            if found is self or callable(found) or hasattr(found, "__get__") or isinstance(found, Tensor):
+                raise
+            return found
 
     def __repr__(self) -> str:
         return (

@@ -67,6 +67,8 @@ class Target(nn.Module):
         self._watched: set[tuple[bool, bool]] = set()
         self._fingerprint: str | None = None
         self._lock = threading.RLock()
+        self._mode = False  # the one the skeleton was last set to
+        self._training_modes: list[bool] = []
         self._set_modes(module)
         self._shared = share_base
 
@@ -115,11 +117,26 @@ class Target(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Set the skeleton's mode; modules whose statistics are frozen stay in evaluation mode."""
+        if self._mode and not mode:
+            self._training_modes = [module.training for module in self.skeleton.modules()]
+        self._mode = mode
         super().train(mode)
         self.skeleton.train(mode)
         for path in self._always_eval:
             self.skeleton.get_submodule(path).eval()
         return self
+
+    def _follow_mode(self) -> None:
+        """Take over a mode that was set on this module without `train`, which the skeleton cannot have noticed.
+
+        Lightning does so after validation: it gives each module the flag back that it had before.
+        """
+        if self.training == self._mode:
+            return
+        self.train(self.training)
+        if self.training and self._training_modes:
+            for module, training in zip(self.skeleton.modules(), self._training_modes, strict=True):
+                module.training = training
 
     def kept(self) -> dict[str, Tensor]:
         """All tensors that no latent generates, as they are now."""
@@ -154,6 +171,7 @@ class Target(nn.Module):
 
     def _guarded(self, call: Callable[[dict[str, Tensor]], Any]) -> Any:
         """Run `call` on the kept tensors: one thread at a time, constants safe, tracked buffers written back."""
+        self._follow_mode()
         tensors = self.kept()
         if self.training:
             # A module may write to its buffers in training mode; constants must not change.

@@ -265,3 +265,62 @@ def test_a_strategy_is_held_to_its_contract(fault: str, message: str) -> None:
     registry = Registry.of(mapping_core.builtin, plugin)
     with pytest.raises(PluginError, match=message):
         MappingModel(targets.mlp(), 16, Broken(fault=fault), registry=registry)
+
+
+def test_a_mode_set_from_outside_is_followed() -> None:
+    """Flags given back by hand after an evaluation, as Lightning does, give each module of the target its own mode."""
+    target = nn.Sequential(nn.Linear(6, 3), nn.Dropout(), nn.Dropout())
+    target[2].eval()
+    model = MappingModel(target, 8)
+    x = torch.ones(2, 6)
+
+    def modes() -> list[bool]:
+        model(x)
+        return [module.training for module in model.skeleton.modules()]
+
+    flags = [(module, module.training) for module in model.modules()]
+    before = modes()
+    assert before == [True, True, True, False]
+    for _ in range(2):
+        model.eval()
+        assert modes() == [False] * 4
+        for module, training in flags:
+            module.training = training
+        assert modes() == before
+    for module in model.modules():
+        module.training = False
+    assert modes() == [False] * 4
+    model.train()
+    assert modes() == [True] * 4
+
+
+def test_plain_data_of_the_target() -> None:
+    """The target's plain attributes can be read, `None` too; its tensors, modules, methods and properties cannot."""
+
+    class Net(nn.Linear):
+        kind = "net"
+        nothing = None
+        _private = 1
+
+        def __init__(self) -> None:
+            super().__init__(6, 3)
+            self.config = {"width": 3}
+            self.plain_tensor = torch.ones(1)
+            self.inner = nn.ReLU()
+
+        @property
+        def device(self) -> torch.device:
+            return self.weight.device
+
+        def classify(self, x: Tensor) -> Tensor:
+            return torch.argmax(self(x), -1)
+
+    target = Net()
+    model = MappingModel(target, 8)
+    assert copy.deepcopy(model).config == model.config == {"width": 3}
+    assert (model.kind, model.nothing, model.out_features) == ("net", None, 3)
+    model.config["width"] = 4
+    assert target.config == {"width": 3}
+    for name in ("device", "classify", "weight", "inner", "plain_tensor", "_private", "gone"):
+        with pytest.raises(AttributeError, match=f"'MappingModel' object has no attribute '{name}'"):
+            getattr(model, name)
