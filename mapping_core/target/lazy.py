@@ -196,9 +196,10 @@ class LazyExecution:
         device = next(iter(latents.values())).device
 
         def part(rows: Rows) -> tuple[Tensor, Tensor | None]:
+            # The last rows are gone; what takes their place in memory must not be taken for them.
+            alive.clear()
             weights = self._provider(latents, frozenset(names.values()), rows)
             weights = {name: _alone(weight) for name, weight in weights.items()}
-            alive.clear()  # nothing else is running, and the last rows are gone
             alive.update({w.untyped_storage().data_ptr(): (name, rows, w.dtype) for name, w in weights.items()})
             bias = unit.bias
             if "bias" in names:
