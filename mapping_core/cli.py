@@ -17,7 +17,7 @@ import mapping_core
 from mapping_core.errors import MappingError
 
 #: The commands in the order `mapping --help` lists them, which is also their file names.
-COMMANDS = ("train", "demo", "plugins")
+COMMANDS = ("train", "demo", "inspect", "export", "plugins")
 
 
 class LazyGroup(click.Group):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ import mapping_core
 from mapping_core import random
 from mapping_core.config import unstructure
 from mapping_core.errors import FileFormatError, UnknownComponentError
+from mapping_core.recipe import FORMAT, KEY, check_recipe, newer_error, recipe_of
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
 from mapping_core.target.wrappers import plain_target
@@ -31,16 +33,6 @@ if TYPE_CHECKING:
     from mapping_core.target.roles import Patterns
 
 M = TypeVar("M", bound="MappingModel")
-
-#: The version of the recipe; a file with a higher one is refused.
-FORMAT = 1
-
-_KEY = "mapping_core"
-
-#: What `MappingModel.load` needs of a recipe.
-_FIELDS = frozenset(
-    {"latent_dim", "seed", "base", "buffers", "components", "weights", "layout", "roles", "base_sha256"}
-)
 
 
 def write(path: str | Path, model: MappingModel) -> None:
@@ -62,14 +54,25 @@ def write(path: str | Path, model: MappingModel) -> None:
         "roles": model.roles,
         "base_sha256": model.base_fingerprint(),
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_tensors(path, model.state_dict(), {KEY: json.dumps(recipe)})
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file whole or not at all; tensors that share memory are written each."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write it to")
+    addresses: set[int] = set()
+    own: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        own[name] = tensor.clone() if address in addresses else tensor
+        addresses.add(address)
     # Not by `tempfile` or `save_file`, whose files nobody else may read, even after the renaming.
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        temporary.write_bytes(safetensors.torch.save(tensors, metadata={_KEY: json.dumps(recipe)}))
+        temporary.write_bytes(safetensors.torch.save(own, metadata=metadata))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -86,23 +89,10 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
     except (safetensors.SafetensorError, OSError) as error:
         raise FileFormatError(f"{path}: is damaged, or not a safetensors file: {error}") from error
-    if _KEY not in metadata:
-        raise FileFormatError(f"{path}: is a safetensors file, but was not written by MappingModel.save")
-    try:
-        recipe: dict[str, Any] = json.loads(metadata[_KEY])
-        newer = recipe["format"] > FORMAT or recipe["random"] > random.VERSION
-        version = recipe["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(
-            f"{path}: is damaged, its recipe cannot be read: {type(error).__name__}: {error}"
-        ) from error
-    if newer:
-        raise FileFormatError(
-            f"{path}: was written by mapping-core {version}, this is {mapping_core.__version__} and cannot "
-            "read it: pip install --upgrade mapping-core"
-        )
-    if missing := _FIELDS - recipe.keys():
-        raise FileFormatError(f"{path}: is damaged, its recipe lacks {', '.join(sorted(missing))}")
+    recipe = recipe_of(path, metadata)
+    if recipe["format"] > FORMAT or recipe["random"] > random.VERSION:
+        raise newer_error(path, recipe)
+    check_recipe(path, recipe)
     return recipe, tensors
 
 

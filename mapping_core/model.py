@@ -341,9 +341,12 @@ class MappingModel(nn.Module):
         with torch.no_grad():
             return self.target.filled(self.generate())
 
-    def export_state_dict(self) -> dict[str, Tensor]:
-        """The `state_dict` of `export()`: what the target's own `load_state_dict` takes."""
-        return {name: tensor.detach() for name, tensor in self.export().state_dict().items()}
+    def export_state_dict(self) -> dict[str, Any]:
+        """The `state_dict` of `export()`: what the target's own `load_state_dict` takes.
+
+        Tensors by name, and the extra state of modules that have one (`get_extra_state`).
+        """
+        return dict(self.export().state_dict())
 
     def __getattr__(self, name: str) -> Any:
         """Answer for the target's plain data, such as its `config`, which trainers look at.

@@ -28,16 +28,13 @@ def build_trainer(config: RunConfig, registry: Registry) -> MappingTrainer:
     latter by ``config.trainer.seed`` where it is set), so the same file gives the same run.
     """
     data = _find(config.data, DATA, path="data")
-    make_target = _find(config.target, MODELS, path="target")
+    find_target(config.target)  # named wrongly, it is an error before any data is read
     loaders = _made(data, config.data_arguments, path="data_arguments")
     if not (isinstance(loaders, tuple | list) and len(loaders) == 2):
         raise ConfigError(
             f"{config.data!r} must return (train_loader, val_loader), it returned {type(loaders).__name__}", path="data"
         )
-    torch.manual_seed(config.seed)
-    target = _made(make_target, config.target_arguments, path="target_arguments")
-    if not isinstance(target, nn.Module):
-        raise ConfigError(f"{config.target!r} made a {type(target).__name__}, not a torch.nn.Module", path="target")
+    target = build_target(config.target, config.target_arguments, seed=config.seed)
     model = MappingModel(
         target,
         config.latent_dim,
@@ -57,6 +54,21 @@ def build_trainer(config: RunConfig, registry: Registry) -> MappingTrainer:
     if options["seed"] is None:
         options["seed"] = config.seed
     return MappingTrainer(model, *loaders, registry=registry, **options)
+
+
+def find_target(name: str) -> Callable[..., Any]:
+    """What makes the target of this name: a built-in one, or ``"package.module:Name"``."""
+    return _find(name, MODELS, path="target")
+
+
+def build_target(name: str, arguments: Mapping[str, object], *, seed: int) -> nn.Module:
+    """Make a target by its name, its own initialisation seeded by `seed`."""
+    make = find_target(name)
+    torch.manual_seed(seed)
+    target = _made(make, arguments, path="target_arguments")
+    if not isinstance(target, nn.Module):
+        raise ConfigError(f"{name!r} made a {type(target).__name__}, not a torch.nn.Module", path="target")
+    return target
 
 
 def _find(name: str, builtin: Mapping[str, Callable[..., Any]], *, path: str) -> Callable[..., Any]:

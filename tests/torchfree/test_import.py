@@ -24,6 +24,7 @@ def run(code: str) -> str:
     [
         "import mapping_core",
         "import mapping_core.cli, mapping_core.commands.plugins",
+        "import mapping_core.commands.inspect, mapping_core.commands.export",
         "from mapping_core import Registry; Registry.discover()",
         "from mapping_core import Registry; Registry.discover().resolve('mapper', 'srht')",
         "import mapping_core; dir(mapping_core)",
