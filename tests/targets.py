@@ -175,8 +175,8 @@ def assert_equals_direct(model: MappingModel, *inputs: Any) -> None:
     model.zero_grad()
     output, expected = first_tensor(model(*inputs)), first_tensor(direct(*inputs))
     torch.testing.assert_close(output, expected)
-    output.square().sum().backward()
-    expected.square().sum().backward()
+    output.square().sum().backward()  # type: ignore[no-untyped-call]
+    expected.square().sum().backward()  # type: ignore[no-untyped-call]
     grads = {name: direct.get_parameter(name).grad for name in (spec.name for spec in model.layout.mapped)}
     weights = model.generate()
     used = [name for name, grad in grads.items() if grad is not None]

@@ -54,6 +54,9 @@ def _redrawn(target: nn.Module, seed: int, layout: Layout) -> nn.Module:
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if reset is not None:
                 reset()
+        for spec in layout.mapped:
+            if spec.fixed_row is not None:  # which another module on the same weight may have drawn
+                parameters[spec.name][spec.fixed_row] = 0
     for spec in layout.mapped:
         if parameters[spec.name].isnan().any():
             owner = modules.get(spec.module, twin)
