@@ -175,9 +175,11 @@ class MappingModel(nn.Module):
             )
         return weights
 
-    def _generate_some(self, latents: Mapping[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
+    def _generate_some(
+        self, latents: Mapping[str, Tensor], names: frozenset[str], rows: tuple[int, int] | None
+    ) -> dict[str, Tensor]:
         with torch.autocast(self.latent.device.type, enabled=False):
-            return self.generator.generate_some(latents, self.target.base.as_dict(), names)
+            return self.generator.generate_some(latents, self.target.base.as_dict(), names, rows)
 
     def call(self, weights: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run the target under `weights` (as from `generate`) and return its own output."""
