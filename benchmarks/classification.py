@@ -1,6 +1,6 @@
 """Image classification: CNN1 or CNN2 through a latent, with the package's defaults, one line a run.
 
-    MAPPING_DATA=... python benchmarks/classification.py --data fashion_mnist --strategy slvt --latent-dim 2048
+    MAPPING_DATA=... python -m benchmarks.classification --data fashion_mnist --strategy slvt --latent-dim 2048
 
 Trains on the whole training set for a fixed number of epochs and reports the accuracy on the
 test set after the last one; nothing is selected on it. ``--validation`` trains on five sixths

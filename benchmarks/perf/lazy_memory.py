@@ -1,6 +1,6 @@
 """Peak memory of one training step, eager against lazy generation, as torch's CPU allocator counts it.
 
-    python benchmarks/lazy_memory.py
+    python -m benchmarks.perf.lazy_memory
 
 Counts what is allocated from the start of the step on: not the base, not the latent. The first
 step is left out, since libraries keep memory then that has nothing to do with weights.
@@ -8,12 +8,10 @@ step is left out, since libraries keep memory then that has nothing to do with w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.perf.memory import peak_bytes
 from mapping_core import MappingModel
 from mapping_core.reference.models import ResNet18
 
@@ -52,18 +50,6 @@ def measure(strategy: str, batch: int, *, lazy: bool) -> tuple[int, torch.Tensor
     peak = peak_bytes(step)
     assert model.latent.grad is not None
     return peak, model.latent.grad
-
-
-def peak_bytes(step: Callable[[], None]) -> int:
-    """The most bytes that `step` holds at once, beyond what was held before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
-    held = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 if __name__ == "__main__":
