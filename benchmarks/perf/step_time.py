@@ -69,10 +69,8 @@ def compare(name: str, network: type[nn.Module], shape: tuple[int, ...], rounds:
     for method, step in steps.items():
         ratio = medians[method] / medians["direct"]
         peak = peak_bytes(step) / 1e6
-        print(
-            f"| {name} | {method} | {1000 * medians[method]:.1f} | {ratio:.3f} {notes[method]}| {peak:.0f} |",
-            flush=True,
-        )
+        row = f"| {name} | {method} | {1000 * medians[method]:.1f} | {ratio:.3f} {notes[method]}| {peak:.0f} |"
+        print(row, flush=True)
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -80,7 +78,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(list(model.parameters()), lr=1e-3, fused=True)
 
     def step() -> None:
-        functional.cross_entropy(model(x), y).backward()
+        functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
