@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -100,7 +101,7 @@ def _parts(value: Any) -> tuple[list[Any], bool]:
     """What an object is made of, and whether a copy of it would keep just these."""
     if isinstance(value, Mapping):
         return list(value.values()), False
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return list(value), False
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()], False
@@ -111,7 +112,13 @@ def _parts(value: Any) -> tuple[list[Any], bool]:
             return [], True
         cells = [_contents(cell) for cell in value.__closure__ or ()]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()], True
-    return list(getattr(value, "__dict__", {}).values()), False
+    slots = {name for cls in type(value).__mro__ for name in _names(vars(cls).get("__slots__", ()))}
+    held = [getattr(value, name, None) for name in slots - {"__dict__", "__weakref__"}]
+    return [*held, *getattr(value, "__dict__", {}).values()], False
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _contents(cell: Any) -> Any:

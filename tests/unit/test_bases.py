@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,66 @@ def test_unknown_base() -> None:
     """Another word is refused with the three there are."""
     with pytest.raises(ConfigError, match="base: 'own' is not one of current, seeded, zero"):
         MappingModel(targets.mlp(), 16, base="own")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: nn.utils.weight_norm(nn.Linear(3, 3)), "weight_g"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), r"parametrizations\.weight\.original0"),
+        (lambda: nn.Sequential(nn.Linear(3, 3), nn.ParameterList([torch.zeros(2)])), r"1\.0"),
+    ],
+)
+def test_seeded_is_never_partly_the_targets_own(make: Callable[[], nn.Module], name: str) -> None:
+    """A parameter that no `reset_parameters` draws is refused by name, also where its module has such a method."""
+    with pytest.raises(TargetError, match=f"base='seeded' needs every module .*'{name}', has"):
+        base_of(make(), "seeded")
+
+
+class Data(nn.Module):
+    """Draws its weight past autograd, as older code does, and reads nothing of what was there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 3))
+
+    def reset_parameters(self) -> None:
+        """Draw."""
+        self.weight.data.uniform_(-1, 1)
+
+
+def test_seeded_takes_any_way_of_drawing() -> None:
+    """It does not matter how a module draws, and frozen parameters are not drawn."""
+    one, two = (base_of(nn.Sequential(Data(), nn.MultiheadAttention(4, 2)), "seeded") for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) and one[name].isfinite().all() for name in one)
+    target = targets.partly_frozen()
+    model = MappingModel(target, 8, base="seeded")
+    assert torch.equal(model.export().get_parameter("0.weight"), target.get_parameter("0.weight"))
+
+
+def test_zero_and_seeded_embeddings() -> None:
+    """An embedding, which is drawn and not constant, is nothing under "zero"; padding rows are 0 under both."""
+    assert not base_of(nn.Embedding(5, 3), "zero")["weight"].any()
+    for kind in ("zero", "seeded"):
+        weight = MappingModel(nn.Embedding(5, 3, padding_idx=1), 10, base=kind).generate()["weight"]
+        assert not weight[1].any()
+        assert weight[[0, 2, 3, 4]].any(dim=1).all()
+
+
+def test_a_shared_base_is_the_targets_memory() -> None:
+    """With `share_base` nothing is copied and nothing is written; without it nothing is shared."""
+    for share in (True, False):
+        target = targets.partly_frozen()
+        model = MappingModel(target, 8, share_base=share)
+        tensors = {**model.target.base.as_dict(), **model.target.frozen.as_dict()}
+        assert {tensors[name].data_ptr() == p.data_ptr() for name, p in target.named_parameters()} == {share}
+        model(torch.randn(2, 6)).sum().backward()
+        assert all(parameter.grad is None for parameter in target.parameters())
+
+
+def test_a_shared_base_that_is_converted() -> None:
+    """Converting a model leaves the target that it shares its base with as it is."""
+    target = targets.mlp()
+    MappingModel(target, 8, share_base=True).double()
+    assert all(parameter.dtype == torch.float32 for parameter in target.parameters())

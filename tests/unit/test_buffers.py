@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mapping_core import ConfigError, MappingModel
+from mapping_core import ConfigError, MappingModel, TargetError
 from mapping_core.target.buffers import plan_buffers
 from tests import targets
 
@@ -134,3 +136,78 @@ def test_shared_buffers_stay_shared() -> None:
     exported = model.export()
     assert int(exported.get_buffer("0.num_batches_tracked")) == 2
     assert exported.get_buffer("2.running_mean") is exported.get_buffer("0.running_mean")
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda: nn.BatchNorm1d(6),
+        lambda: nn.BatchNorm1d(6, affine=False, momentum=None),
+        lambda: nn.SyncBatchNorm(6).eval(),
+        lambda: nn.BatchNorm1d(6, track_running_stats=False),
+    ],
+    ids=["plain", "bare", "eval", "untracked"],
+)
+def test_batch_policy_is_the_batch_at_hand(norm: Callable[[], nn.Module]) -> None:
+    """Under "batch" outputs are normalised by the batch in any mode, nothing is tracked, and export keeps to it."""
+    torch.manual_seed(0)
+    target = nn.Sequential(nn.Linear(6, 6), norm())
+    with torch.no_grad():
+        target(torch.randn(7, 6))  # an estimate, if it keeps one
+    model = MappingModel(target, 16, buffers="batch")
+    x = torch.randn(9, 6) * 4 + 3
+    for mode in (True, False):
+        out = model.train(mode)(x)
+        torch.testing.assert_close(out.mean(dim=0), torch.zeros(6), atol=1e-5, rtol=0)
+        torch.testing.assert_close(out.std(dim=0, correction=0), torch.ones(6), atol=1e-3, rtol=0)
+        torch.testing.assert_close(model.export()(x), out)
+    assert set(model.state_dict()) == {"latent"}
+
+
+def test_batch_policy_leaves_the_target_alone() -> None:
+    """The user's norm keeps its statistics and goes on tracking."""
+    target = targets.estimated_conv_norm()
+    norm = target[1]
+    assert isinstance(norm, nn.BatchNorm2d)
+    before = target.state_dict()
+    MappingModel(target, 16, buffers="batch")(torch.randn(4, 1, 6, 6))
+    assert norm.track_running_stats
+    assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
+
+
+def test_batch_policy_and_other_buffers() -> None:
+    """Buffers that are no statistics stay as they are; a norm that is not torch's is refused by name."""
+    model = MappingModel(Stateful(), 8, "slvt", buffers="batch")
+    model(torch.randn(4, 6))
+    assert int(model.export().get_buffer("count")) == 0
+
+    class OwnNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("running_mean", torch.zeros(3))
+            self.register_buffer("running_var", torch.ones(3))
+            self.gain = nn.Parameter(torch.ones(3))
+
+    with pytest.raises(TargetError, match="buffers='batch' cannot make OwnNorm '0' use the batch at hand"):
+        MappingModel(nn.Sequential(OwnNorm()), 3, buffers="batch")
+
+
+def test_instance_norm_under_batch() -> None:
+    """An InstanceNorm with statistics uses those of the instance."""
+    target = nn.Sequential(nn.Conv1d(2, 3, 1), nn.InstanceNorm1d(3, track_running_stats=True))
+    model = MappingModel(target, 6, buffers="batch").eval()
+    out = model(torch.randn(4, 2, 8) + 5)
+    torch.testing.assert_close(out.mean(dim=-1), torch.zeros(4, 3), atol=1e-5, rtol=0)
+
+
+def test_replaced_buffers_when_compiled() -> None:
+    """A compiled module that puts another tensor in a buffer's place leaves what it leaves when not compiled."""
+    torch.compiler.reset()
+    model = MappingModel(Stateful(), 8, "slvt", buffers="tracked")
+    compiled = torch.compile(model, backend="aot_eager")
+    x = torch.randn(4, 6)
+    for _ in range(2):
+        out = compiled(x)
+    exported = model.export()
+    assert int(exported.get_buffer("count")) == 2
+    assert torch.equal(exported.get_buffer("last"), out[0])

@@ -75,3 +75,57 @@ def test_hidden_parameters() -> None:
     module.kept = {"a": [module[2].weight]}  # type: ignore[assignment]
     with pytest.raises(TargetError, match=r"parameter '2.weight' is also held by the plain attribute 'kept'"):
         MappingModel(module, 16)
+
+
+def test_names_that_are_no_globs(tmp_path: Path) -> None:
+    """A name is matched as it is, also when it holds characters of a glob, and so is one that a file holds."""
+
+    class Bracketed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.values = nn.ParameterDict({"a[0]": torch.ones(3), "b": torch.ones(3)})
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.layer(x * self.values["a[0]"] + self.values["b"])
+            return output
+
+    assert roles(Bracketed(), frozen="values.a[0]")["values.a[0]"] == "frozen"
+    assert roles(Bracketed(), frozen="values.a[0]")["values.b"] == "mapped"
+    model = targets.moved(MappingModel(Bracketed(), 6, frozen=nn.ParameterDict))
+    model.save(tmp_path / "m")
+    x = torch.randn(2, 3)
+    assert torch.equal(MappingModel.load(tmp_path / "m", Bracketed())(x), model(x))
+
+
+def test_all_names_of_a_shared_parameter_count() -> None:
+    """A pattern that matches any name of a shared parameter, or any module that holds it, matches the parameter."""
+    for pattern in ("output", "output.weight", "embedding.weight", nn.Embedding, "Embedding"):
+        given = roles(targets.Tied(), frozen=pattern)
+        assert given["embedding.weight"] == "frozen"
+        assert given["middle.weight"] == "mapped"
+
+
+def test_the_root_is_matched_by_type_alone() -> None:
+    """A pattern for the whole target is its type; no path means it."""
+    assert set(roles(targets.Residual(), trained=targets.Residual).values()) == {"trained"}
+    assert set(roles(nn.Linear(2, 2), frozen="Linear").values()) == {"frozen"}
+    with pytest.raises(TargetError, match="trained='' matches no parameter"):
+        roles(targets.Residual(), trained="")
+
+
+@pytest.mark.parametrize("patterns", [{"trained": targets.Residual}, {"mapped": ()}, {"frozen": "*"}])
+def test_nothing_left_to_map(patterns: dict[str, Any]) -> None:
+    """Patterns that leave nothing for a latent are refused."""
+    with pytest.raises(TargetError, match=r"leave nothing of Residual to map|has no parameter to map"):
+        MappingModel(targets.Residual(), 12, **patterns)
+
+
+def test_portable_rules() -> None:
+    """In a file types are the names they match, strings stay, and roles without a pattern are left out."""
+    rules = RoleRules.of(trained=(nn.LayerNorm, "head"), frozen=())
+    assert rules.portable(targets.Residual()) == {"trained": ["block.0.weight", "block.0.bias", "head"]}
+    assert roles(targets.Residual(), **rules.portable(targets.Residual())) == roles(
+        targets.Residual(), trained=(nn.LayerNorm, "head")
+    )

@@ -100,3 +100,76 @@ def test_summary() -> None:
     lines = MappingModel(targets.mlp(), 16, trained="2.bias", frozen="0.bias").summary()
     for part in ("0.weight", "latent 0", "nothing (frozen)", "itself (trained)", "83 weights, 16 trainable numbers"):
         assert part in lines
+
+
+def test_forward_with_covers_what_trains_directly() -> None:
+    """A vector replaces directly trained parameters too, and its gradient has them at its end."""
+    model = model_of()
+    vector = torch.zeros(16, requires_grad=True)
+    target = targets.mlp()
+    with torch.no_grad():
+        target.get_parameter("2.bias").zero_()
+    output = model.forward_with(vector, X)
+    torch.testing.assert_close(output, target(X))
+    output.sum().backward()
+    assert vector.grad is not None
+    assert vector.grad[-3:].tolist() == [5.0, 5.0, 5.0]
+    assert model.latent.grad is None
+
+
+@pytest.mark.parametrize("shape", [(2, 16), (15,), (17,), ()])
+def test_forward_with_one_vector_at_a_time(shape: tuple[int, ...]) -> None:
+    """Another size, or several vectors without `vmap`, is refused with the shape."""
+    with pytest.raises(BudgetError, match="a latent vector has 16 numbers, got shape"):
+        model_of().forward_with(torch.zeros(shape), X)
+
+
+def test_loading_is_all_or_nothing() -> None:
+    """A vector with an infinity at its very end changes no number before it."""
+    model = model_of()
+    before = model.latent_vector()
+    bad = torch.zeros(16)
+    bad[-1] = torch.inf
+    with pytest.raises(BudgetError, match="finite numbers"):
+        model.load_latent_vector(bad)
+    assert torch.equal(model.latent_vector(), before)
+
+
+def test_vectors_of_other_dtypes() -> None:
+    """A vector of another dtype is taken over in the dtypes of the model, whose parameters stay the same objects."""
+    model = model_of()
+    parameters = list(model.parameters())
+    model.load_latent_vector(torch.arange(16, dtype=torch.float64, requires_grad=True))
+    assert [parameter.dtype for parameter in model.parameters()] == [torch.float32] * 2
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert model.latent_vector().tolist() == list(range(16))
+
+
+def test_averaging() -> None:
+    """Federated use: the mean of two vectors is the model whose numbers are the means."""
+    one, two, mean = model_of(0), model_of(1), model_of(2)
+    mean.load_latent_vector((one.latent_vector() + two.latent_vector()) / 2)
+    for a, b, m in zip(one.generate().values(), two.generate().values(), mean.generate().values(), strict=True):
+        torch.testing.assert_close((a + b) / 2, m)
+
+
+def test_stacks_in_evaluation_with_norms_and_dropout() -> None:
+    """In evaluation mode a stack runs targets with norms and dropout; keyword arguments are shared."""
+    torch.manual_seed(0)
+    target = torch.nn.Sequential(targets.estimated_conv_norm(), torch.nn.Dropout(0.5))
+    model = MappingModel(target, 16).eval()
+    x = torch.randn(4, 1, 6, 6)
+    vectors = [torch.randn(16) for _ in range(3)]
+    outputs = model.stack(vectors)(input=x)
+    for output, vector in zip(outputs, vectors, strict=True):
+        torch.testing.assert_close(output, model.forward_with(vector, x))
+
+
+def test_the_gradient_of_a_stack() -> None:
+    """A stack is differentiable in its vectors, each apart from the others."""
+    model = MappingModel(targets.mlp(), 16)
+    vectors = torch.randn(2, 16, requires_grad=True)
+    model.stack(list(vectors))(X)[0].sum().backward()
+    assert vectors.grad is not None
+    assert vectors.grad[0].any()
+    assert not vectors.grad[1].any()
