@@ -14,12 +14,17 @@ these may change:
 ``"batch"``
     Running statistics are dropped: norms use the batch at hand, in evaluation too, so nothing
     has to be tracked or saved. Outputs then depend on the batch; not for batches of one.
+
+Whatever the policy, the vectors of spectral norms are tracked: they follow the weights, which
+move, and with old ones the norm would not be 1.
 """
 
 from __future__ import annotations
 
 from attrs import define
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from mapping_core.errors import ConfigError, TargetError
 
@@ -45,10 +50,10 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     persistent = {name for name in target.state_dict(keep_vars=True) if name in dict(target.named_buffers())}
     if policy == "tracked":
         return BufferPlan(frozenset(persistent), frozenset())
+    tracked = _spectral_vectors(target)
     if policy == "batch":
         _refuse_other_norms(target)
-        return BufferPlan(frozenset(), frozenset())
-    tracked: set[str] = set()
+        return BufferPlan(frozenset(tracked), frozenset())
     always_eval: set[str] = set()
     for path, module in target.named_modules():
         statistics = statistics_of(module)
@@ -59,6 +64,18 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
         else:
             tracked |= {f"{path}.{leaf}" if path else leaf for leaf in statistics}
     return BufferPlan(frozenset(tracked), frozenset(always_eval))
+
+
+def _spectral_vectors(target: nn.Module) -> set[str]:
+    """The buffers in which spectral norms, of the new kind or the old, iterate towards the largest singular value."""
+    found: set[str] = set()
+    for path, module in target.named_modules():
+        leaves = ["_u", "_v"] if isinstance(module, parametrizations._SpectralNorm) else []
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm):
+                leaves += [f"{hook.name}_u", f"{hook.name}_v"]
+        found |= {f"{path}.{leaf}" if path else leaf for leaf in leaves if leaf in module._buffers}
+    return found
 
 
 def _refuse_other_norms(target: nn.Module) -> None:

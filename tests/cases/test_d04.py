@@ -116,6 +116,21 @@ def test_export_and_file(kind: str, tmp_path: Path) -> None:
     assert torch.equal(MappingModel.load(tmp_path / "m", target(kind)).eval()(X), model(X))
 
 
+@pytest.mark.parametrize("kind", ["spectral_norm", "parametrized_spectral_norm"])
+@pytest.mark.parametrize("policy", ["frozen", "tracked", "batch"])
+def test_a_spectral_norm_follows_the_weights(kind: str, policy: str, tmp_path: Path) -> None:
+    """After training the largest singular value is still 1, under every policy, in the export and after reload."""
+    model = MappingModel(target(kind), 20, buffers=policy)
+    targets.trainer_of(model, max_epochs=20, learning_rate=0.5).fit()
+    model.save(tmp_path / "m")
+    for each in (model, MappingModel.load(tmp_path / "m", target(kind))):
+        exported = each.eval().export()
+        exported(X)  # the old kind computes its weight in a forward
+        weight = exported.get_submodule("2").weight
+        assert isinstance(weight, torch.Tensor)
+        torch.testing.assert_close(float(torch.linalg.matrix_norm(weight.detach(), 2)), 1.0, atol=0.02, rtol=0)
+
+
 def test_recurrent_weight_norm() -> None:
     """A weight of an LSTM under weight_norm, which torch keeps in a list of its own, is the generated one."""
 
