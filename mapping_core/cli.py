@@ -37,14 +37,23 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error this package raises on purpose ends it in one line."""
+        """Run the command; an error ends it in one line: with 2 if this package raised it on purpose, else with 1."""
         try:
             return super().invoke(ctx)
         except MappingError as error:
-            if ctx.meta.get("mapping_core.traceback"):
-                traceback.print_exc(file=sys.stderr)
-            click.echo(f"mapping: error: {' '.join(str(error).split())}", err=True)
+            _report(ctx, str(error))
             ctx.exit(2)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # of the user's network or data, or a fault of ours
+            _report(ctx, f"{type(error).__name__}: {error} (--traceback shows where)")
+            ctx.exit(1)
+
+
+def _report(ctx: click.Context, message: str) -> None:
+    if ctx.meta.get("mapping_core.traceback"):
+        traceback.print_exc(file=sys.stderr)
+    click.echo(f"mapping: error: {' '.join(message.split())}", err=True)
 
 
 def traceback_option() -> click.Option:

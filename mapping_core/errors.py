@@ -53,7 +53,7 @@ class LossError(MappingError, ValueError):
 
 
 class NonFiniteError(MappingError):
-    """The loss or its gradient is NaN or infinite."""
+    """The loss is NaN or infinite."""
 
 
 class CallbackError(MappingError):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mapping_core.affine import Piece, write_weights
+from mapping_core.errors import PluginError
 from mapping_core.interfaces.mapper import LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
 from mapping_core.target.layout import ParameterSpec
@@ -51,7 +52,13 @@ class Expansion(nn.Module):
         z = _widened(z)
         if self._in_one_pass(z):
             return self._written(z, base, self._specs)
-        pieces = torch.split(self.mapper(z), [spec.numel for spec in self._specs], dim=-1)
+        output = self.mapper(z)
+        if output.shape != (*z.shape[:-1], self.mapper.out_features):
+            raise PluginError(
+                f"mapper {type(self.mapper).__name__} must give [..., {self.mapper.out_features}] for a latent "
+                f"{list(z.shape)}, it gave {list(output.shape)}"
+            )
+        pieces = torch.split(output, [spec.numel for spec in self._specs], dim=-1)
         return self._assembled(z, base, zip(self._specs, pieces, strict=True))
 
     def some(

@@ -55,8 +55,8 @@ def _multiply(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 class RandomStream:
     """Reproducible draws from the stream `(seed, stream, purpose)`.
 
-    Each method gives the first `count` values of the stream, so two calls of the same
-    method give the same numbers: use another `purpose` where independent ones are needed.
+    Each method gives the first `count` values of the stream (or those after `start`), so two calls of
+    the same method give the same numbers: use another `purpose` where independent ones are needed.
     `seed` is any 64-bit number, `stream` and `purpose` any 32-bit number.
 
     >>> RandomStream(7).signs(6).tolist()
@@ -71,12 +71,13 @@ class RandomStream:
         self._stream = stream
         self._purpose = purpose
 
-    def words(self, count: int) -> Tensor:
-        """Uniform 32-bit words as int64 [count]."""
-        blocks = torch.arange(-(-count // 4))
+    def words(self, count: int, *, start: int = 0) -> Tensor:
+        """Uniform 32-bit words `start`, `start` + 1, ... of the stream, as int64 [count]."""
+        first = start // 4
+        blocks = torch.arange(first, -(-(start + count) // 4))
         fixed = torch.tensor([self._stream, self._purpose]).expand(len(blocks), 2)
         counter = torch.cat((torch.stack((blocks & _MASK, blocks >> 32), dim=1), fixed), dim=1)
-        return philox4x32(counter, self._key).reshape(-1)[:count]
+        return philox4x32(counter, self._key).reshape(-1)[start - 4 * first :][:count]
 
     def signs(self, count: int) -> Tensor:
         """Fair signs, +1 or -1, as int8 [count]; one word gives 32, lowest bit first."""
@@ -84,13 +85,18 @@ class RandomStream:
         bits = (words[:, None] >> torch.arange(32)) & 1
         return (1 - 2 * bits.reshape(-1)[:count]).to(torch.int8)
 
-    def uniform(self, count: int) -> Tensor:
-        """Numbers in (0, 1), never 0 or 1, as float64 [count], in steps of 2**-32."""
-        return (self.words(count).double() + 0.5) / 2.0**32
+    def uniform(self, count: int, *, start: int = 0) -> Tensor:
+        """Numbers in (0, 1), never 0 or 1, as float64 [count], in steps of 2**-32; one a word, from word `start` on."""
+        return (self.words(count, start=start).double() + 0.5) / 2.0**32
 
-    def normal(self, count: int) -> Tensor:
-        """Standard normal numbers as float64 [count] (Box-Muller, two from two uniforms)."""
+    def normal(self, count: int, *, start: int = 0) -> Tensor:
+        """Standard normal numbers as float64 [count], by Box-Muller: two from two words.
+
+        `start` skips as many numbers and must be even.
+        """
+        if start % 2:
+            raise ValueError(f"start must be even, since normal numbers are drawn in pairs; got {start}")
         pairs = -(-count // 2)
-        first, second = self.uniform(2 * pairs).view(pairs, 2).unbind(1)
+        first, second = self.uniform(2 * pairs, start=start).view(pairs, 2).unbind(1)
         radius, angle = (-2.0 * first.log()).sqrt(), 2.0 * math.pi * second
         return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=1).reshape(-1)[:count]

@@ -12,7 +12,7 @@ from torch import nn
 
 from mapping_core.components import GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.config import RunConfig
-from mapping_core.errors import ConfigError
+from mapping_core.errors import ConfigError, MappingError
 from mapping_core.faults import did_you_mean
 from mapping_core.model import MappingModel
 from mapping_core.reference.data import DATA
@@ -99,6 +99,10 @@ def _find(name: str, builtin: Mapping[str, Callable[..., Any]], *, path: str) ->
 def _made(factory: Callable[..., Any], arguments: Mapping[str, object], *, path: str) -> Any:
     try:
         return factory(**arguments)
+    except MappingError:
+        raise
     except TypeError as error:
-        # The usual cause is an argument the factory does not take; its own message names it.
+        # The usual cause is an argument that the factory does not take; its own message names it.
         raise ConfigError(str(error), path=path) from error
+    except Exception as error:
+        raise ConfigError(f"{type(error).__name__}: {error}", path=path) from error

@@ -34,7 +34,7 @@ class PhaseRunner:
         previous = self.phase
         self.finish()
         progress = Progress(step=step, total_steps=self._total_steps, phase=previous, loss=self._last_loss())
-        phase, length = self._policy.next(progress)
+        phase, length = self._answer(progress)
         self._check(previous, phase, length)
         self.phase, self._left, self._done = phase, length, 0
         self._losses.clear()
@@ -63,6 +63,14 @@ class PhaseRunner:
 
     def _last_loss(self) -> float | None:
         return float(self._losses[-1]) if self._losses else None
+
+    def _answer(self, progress: Progress) -> tuple[Phase, int | None]:
+        answer = self._policy.next(progress)
+        if isinstance(answer, tuple) and len(answer) == 2:
+            phase, length = answer
+            if isinstance(phase, Phase) and (length is None or type(length) is int):
+                return phase, length
+        raise PluginError(f"phase policy {self._name!r} must answer (Phase, steps or None), it answered {answer!r}")
 
     def _check(self, previous: Phase | None, phase: Phase, length: int | None) -> None:
         if previous is not None and phase not in LEGAL_TRANSITIONS[previous]:

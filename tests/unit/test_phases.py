@@ -191,3 +191,16 @@ def test_an_illegal_policy_in_training() -> None:
     with pytest.raises(PluginError, match="phase policy 'alternating' asked for WARMUP after FULL"):
         trainer_with(Alternating(goes_back=True), watch).fit()
     assert watch.steps == ["WARMUP"] * 2 + ["FULL"] * 3
+
+
+@pytest.mark.parametrize("answer", [Phase.FULL, ("full", 3), (Phase.FULL, 2.0), (Phase.FULL, True), None])
+def test_an_answer_of_another_form(answer: Any) -> None:
+    """A policy whose answer is not a phase and a length is named."""
+
+    class Odd(PhasePolicy):
+        def next(self, progress: Progress) -> Any:
+            return answer
+
+    runner = PhaseRunner(Odd(), name="odd", total_steps=3)
+    with pytest.raises(PluginError, match=r"phase policy 'odd' must answer \(Phase, steps or None\)"):
+        runner.begin_step(0)

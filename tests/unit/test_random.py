@@ -137,3 +137,13 @@ def test_golden_words() -> None:
         "16c89ed4",
         "9e18c193",
     ]
+
+
+def test_a_later_start_gives_the_later_numbers() -> None:
+    """Starting at a position is the same as leaving out what comes before it."""
+    stream = RandomStream(5, stream=2, purpose=9)
+    for start in (0, 2, 6, 10):
+        assert torch.equal(stream.words(7, start=start), stream.words(30)[start : start + 7])
+        assert torch.equal(stream.normal(7, start=start), stream.normal(30)[start : start + 7])
+    with pytest.raises(ValueError, match="start must be even"):
+        stream.normal(2, start=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,4 +52,10 @@ class LogCallback(Callback):
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"event": event, "time": time.time(), **values}) + "\n")
+                # JSON has no word for NaN and infinity.
+                known = {name: None if _is_unbounded(value) else value for name, value in values.items()}
+                file.write(json.dumps({"event": event, "time": time.time(), **known}, allow_nan=False) + "\n")
+
+
+def _is_unbounded(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -33,11 +33,11 @@ class OrthogonalMapper(Mapper):
             )
         blocks = -(-n // d)
         weight = torch.empty(n, d)
+        stream = RandomStream(context.seed, stream=context.stream, purpose=_PURPOSE)
+        drawn = d * d + d * d % 2  # an even number of draws a block
         for block in range(blocks):
-            # 2**12 mappers of 2**20 blocks each have streams of their own.
-            stream = RandomStream(context.seed, stream=(context.stream << 20) | block, purpose=_PURPOSE)
             rows = slice(block * d, min(n, (block + 1) * d))
-            q, r = torch.linalg.qr(stream.normal(d * d).view(d, d))
+            q, r = torch.linalg.qr(stream.normal(d * d, start=block * drawn).view(d, d))
             weight[rows] = (q * r.diagonal().sign())[: rows.stop - rows.start].float()
         self.register_buffer("weight", weight, persistent=False)
 
