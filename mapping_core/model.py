@@ -13,24 +13,23 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from mapping_core import files
+from mapping_core.checks import check_generator, checked_seed, latent_budget
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
-from mapping_core.errors import BudgetError, ConfigError, PluginError, TargetError
+from mapping_core.errors import BudgetError, ConfigError, TargetError
 from mapping_core.random import RandomStream
 from mapping_core.registry import Registry
 from mapping_core.target.base import BASES
-from mapping_core.target.inference import WeightCache
+from mapping_core.target.inference import WeightCache, is_transformed
 from mapping_core.target.layout import Layout
 from mapping_core.target.recalibration import recalibrate
 from mapping_core.target.roles import Patterns, RoleRules, as_patterns
 from mapping_core.target.target import Target
-from mapping_core.target.wrappers import plain_target
+from mapping_core.target.wrappers import plain_target, unprefixed
 
 if TYPE_CHECKING:
     from mapping_core.interfaces.generator import Generator
 
-#: What wrappers around a model put before the keys of its state dict: torch.compile, DDP, Fabric, FSDP, checkpointing.
-_WRAPPERS = frozenset({"_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _START = 0x73746172  # the purpose of the draw of the first latent, where it does not start at 0
 
 
@@ -100,15 +99,16 @@ class MappingModel(nn.Module):
         self.base = base
         self.buffer_policy = buffers
         self.lazy = lazy is not False
-        self.seed = _checked_seed(seed)
+        self.seed = checked_seed(seed)
         rules = RoleRules.of(mapped, trained, frozen)
         self.layout = Layout.of(target_model, rules)
         #: The role patterns in a form that a file can hold.
         self.roles = rules.portable(target_model)
-        self.latent_dim, budget = _checked_budget(latent_dim, self.layout)
+        budget = latent_budget(latent_dim, self.layout)
+        self.latent_dim = latent_dim
         self.generator = self._build_generator(budget)
         self._latent_sizes = self.generator.latent_sizes
-        self._check_generator(budget)
+        check_generator(self.generator, name=self.strategy.name, layout=self.layout, budget=budget)
         #: What is kept of the user's module, and runs it.
         self.target = Target(
             target_model,
@@ -138,18 +138,6 @@ class MappingModel(nn.Module):
         )
         return self.strategy.build(context)
 
-    def _check_generator(self, budget: int) -> None:
-        """Hold a strategy to its contract: the budget is met, nothing of its own trains, all is fed once."""
-        name = self.strategy.name
-        total = sum(self._latent_sizes.values())
-        if total != budget:
-            raise PluginError(f"strategy {name!r} uses {total:,} numbers instead of latent_dim={budget:,}")
-        if own := [key for key, _ in self.generator.named_parameters()]:
-            raise PluginError(f"strategy {name!r} has trainable parameters of its own ({', '.join(own)})")
-        fed = sorted(key for keys in self.generator.assignment().values() for key in keys)
-        if fed != sorted(spec.name for spec in self.layout.mapped):
-            raise PluginError(f"strategy {name!r} must feed every mapped parameter exactly once, it feeds {fed}")
-
     @property
     def skeleton(self) -> nn.Module:
         """The target without its weights: what is executed. For reading structure and modes."""
@@ -164,7 +152,7 @@ class MappingModel(nn.Module):
         pieces = torch.split(latent, list(self._latent_sizes.values()), dim=-1)
         return dict(zip(self._latent_sizes, pieces, strict=True))
 
-    def generate(self, latents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def generate_weights(self, latents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Generate all mapped parameters, by name; under other latents when they are given.
 
         Computed in float32 even inside autocast, then cast to each parameter's dtype.
@@ -182,7 +170,7 @@ class MappingModel(nn.Module):
             return self.generator.generate_some(latents, self.target.base.as_dict(), names, rows)
 
     def call(self, weights: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-        """Run the target under `weights` (as from `generate`) and return its own output."""
+        """Run the target under `weights` (as from `generate_weights`) and return its own output."""
         return self.target.run(weights, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -191,18 +179,18 @@ class MappingModel(nn.Module):
         In evaluation mode without a gradient, weights are generated once and kept until the
         latent changes.
         """
-        if self.lazy and not torch.compiler.is_compiling() and not _is_transformed():
+        if self.lazy and not torch.compiler.is_compiling() and not is_transformed():
             return self.target.run_lazily(self._generate_some, self.latents, args, kwargs)
         if self.training or torch.compiler.is_compiling() or self._is_differentiated():
-            return self.target.run(self.generate(), args, kwargs)
-        weights = self._cache.get(self.latent, self.target.base_versions(), self.generate)
+            return self.target.run(self.generate_weights(), args, kwargs)
+        weights = self._cache.get(self.latent, self.target.base_versions(), self.generate_weights)
         return self.target.run(weights, args, kwargs)
 
     def _is_differentiated(self) -> bool:
         """Whether weights made now may carry a gradient, a tangent, or the batch of a `torch.func` transform."""
         return (
             (torch.is_grad_enabled() and self.latent.requires_grad)
-            or _is_transformed()
+            or is_transformed()
             or forward_ad.unpack_dual(self.latent).tangent is not None  # type: ignore[no-untyped-call]
         )
 
@@ -212,7 +200,7 @@ class MappingModel(nn.Module):
         The way to many models at once: ``torch.func.vmap(model.forward_with, (0, None))(vectors, x)``.
         """
         latent, trained = self._unpacked(vector)
-        return self.target.run({**self.generate(self._split(latent)), **trained}, args, kwargs)
+        return self.target.run({**self.generate_weights(self._split(latent)), **trained}, args, kwargs)
 
     def _unpacked(self, vector: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if vector.shape != (self.latent_dim,):
@@ -272,7 +260,7 @@ class MappingModel(nn.Module):
 
         def run(batch: Any) -> Any:
             args, kwargs = inputs_of(batch)
-            return self.target.run(self.generate(), args, kwargs)
+            return self.target.run(self.generate_weights(), args, kwargs)
 
         return recalibrate(self.target, run, loader, batches)
 
@@ -283,7 +271,7 @@ class MappingModel(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            plain = prefix + _unprefixed(key.removeprefix(prefix))
+            plain = prefix + unprefixed(key.removeprefix(prefix))
             if plain != key:
                 state_dict[plain] = state_dict.pop(key)
         # What another model began to track, by `recalibrate`, this one tracks too.
@@ -341,7 +329,7 @@ class MappingModel(nn.Module):
         `requires_grad` flags are the target's, buffers and modes are the present ones.
         """
         with torch.no_grad():
-            return self.target.filled(self.generate())
+            return self.target.filled(self.generate_weights())
 
     def export_state_dict(self) -> dict[str, Any]:
         """The `state_dict` of `export()`: what the target's own `load_state_dict` takes.
@@ -372,45 +360,3 @@ class MappingModel(nn.Module):
             f"{type(self).__name__}({type(self.skeleton).__name__}, latent_dim={self.latent_dim}, "
             f"strategy={self.strategy!r}, mapper={self.mapper!r})"
         )
-
-
-def _is_transformed() -> bool:
-    """Whether a transform of `torch.func` (vmap, grad, jvp ...) is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _unprefixed(name: str) -> str:
-    """A key of a state dict without what wrappers put in front of it.
-
-    >>> _unprefixed("module._orig_mod.latent")
-    'latent'
-    """
-    while (parts := name.partition("."))[0] in _WRAPPERS:
-        name = parts[2]
-    return name
-
-
-def _checked_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise ConfigError(f"must be an integer in [0, 2**64), got {seed!r}", path="seed")
-    return seed
-
-
-def _checked_budget(latent_dim: int, layout: Layout) -> tuple[int, int]:
-    """The budget as given, and what of it is left for latents."""
-    if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
-        raise BudgetError(f"latent_dim must be an integer of at least 1, got {latent_dim!r}")
-    trained = sum(spec.numel for spec in layout.trained)
-    if trained >= latent_dim:
-        raise BudgetError(
-            f"latent_dim={latent_dim:,} counts what trains directly too, and that is {trained:,} numbers already: "
-            "raise latent_dim above it, or train less directly"
-        )
-    weights = sum(spec.numel for spec in layout.mapped)
-    if latent_dim - trained > weights:
-        raise BudgetError(
-            f"latent_dim={latent_dim:,} is more than the target's {weights:,} mapped weights"
-            + (f" and {trained:,} directly trained ones" if trained else "")
-            + f": a latent as large as the weights saves nothing, use latent_dim <= {weights + trained:,}"
-        )
-    return latent_dim, latent_dim - trained

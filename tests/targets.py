@@ -178,7 +178,7 @@ def assert_equals_direct(model: MappingModel, *inputs: Any) -> None:
     output.square().sum().backward()  # type: ignore[no-untyped-call]
     expected.square().sum().backward()  # type: ignore[no-untyped-call]
     grads = {name: direct.get_parameter(name).grad for name in (spec.name for spec in model.layout.mapped)}
-    weights = model.generate()
+    weights = model.generate_weights()
     used = [name for name, grad in grads.items() if grad is not None]
     (pulled,) = torch.autograd.grad(
         [weights[name] for name in used], model.latent, [grads[name] for name in used], materialize_grads=True

@@ -60,3 +60,8 @@ class WeightCache:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` (vmap, grad, jvp ...) is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -8,6 +8,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from mapping_core.errors import TargetError
 
+#: What wrappers put before the keys of a state dict: torch.compile, DDP, Fabric, FSDP, activation checkpointing.
+_PREFIXES = frozenset({"_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside `torch.compile`, DistributedDataParallel or DataParallel, so that names are always the same.
@@ -38,3 +41,14 @@ def plain_target(target: nn.Module) -> nn.Module:
                 "pass the module that it was made of"
             )
     return target
+
+
+def unprefixed(name: str) -> str:
+    """A key of a state dict without what wrappers put in front of it.
+
+    >>> unprefixed("module._orig_mod.latent")
+    'latent'
+    """
+    while (parts := name.partition("."))[0] in _PREFIXES:
+        name = parts[2]
+    return name

@@ -278,7 +278,7 @@ class MappingTrainer:
         def evaluate(latents: Mapping[str, Tensor]) -> Any:
             if not isinstance(model, MappingModel):
                 raise DataError("this model has no latents to evaluate it under")
-            return model.call(model.generate(latents), *batch.args, **batch.kwargs)
+            return model.call(model.generate_weights(latents), *batch.args, **batch.kwargs)
 
         return LossStep(
             predictions=engine.module(*batch.args, **batch.kwargs),

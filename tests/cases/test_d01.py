@@ -109,7 +109,7 @@ def test_one_tensor_for_all_names(
     target = make()
     model = targets.moved(MappingModel(target, 20, strategy, lazy=lazy))
     names = dict(target.named_parameters(remove_duplicate=False))
-    assert len(names) - len(model.generate()) == aliases
+    assert len(names) - len(model.generate_weights()) == aliases
     assert sum(spec.numel for spec in model.layout.parameters) == sum(p.numel() for p in target.parameters())
     targets.assert_equals_direct(model, inputs())
 
@@ -142,7 +142,7 @@ def test_nothing_stays_after_a_call(case: tuple[Callable[[], nn.Module], Callabl
 def test_a_role_holds_for_all_names(roles: dict[str, str]) -> None:
     """A pattern that matches one name of a shared parameter gives all of them that role, and the tie holds."""
     model = targets.moved(MappingModel(nn.Sequential(Head()), 24 if "trained" in roles else 8, **roles))  # type: ignore[arg-type]
-    assert "0.embedding.weight" not in model.generate()
+    assert "0.embedding.weight" not in model.generate_weights()
     exported = model.export()
     assert exported.get_parameter("0.output.weight") is exported.get_parameter("0.embedding.weight")
     torch.testing.assert_close(model(tokens()), exported(tokens()))

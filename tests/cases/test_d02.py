@@ -66,7 +66,7 @@ def test_equals_the_direct_module(kind: str, lazy: bool) -> None:
 def test_every_weight_gets_a_gradient(kind: str) -> None:
     """No generated tensor is bypassed: each has a gradient that is not 0."""
     model = targets.moved(MappingModel(target(kind), 24))
-    weights = model.generate()
+    weights = model.generate_weights()
     for weight in weights.values():
         weight.retain_grad()
     model.call(weights, X).square().sum().backward()

@@ -31,7 +31,7 @@ from tests import targets
 model = MappingModel(targets.mlp(), 16, {strategy!r}, mapper={mapper!r}, seed=5)
 with torch.no_grad():
     model.latent.copy_(torch.arange(16) - 5)
-weights = model.generate().values()
+weights = model.generate_weights().values()
 print(hashlib.sha256(b"".join(weight.detach().numpy().tobytes() for weight in weights)).hexdigest())
 """
 
@@ -88,10 +88,10 @@ def test_in_a_fresh_process_and_after_reload(mapper: str, strategy: str, tmp_pat
     model = MappingModel(targets.mlp(), 16, strategy, mapper=mapper, seed=5)
     with torch.no_grad():
         model.latent.copy_(latent())
-    own = [weight.detach() for weight in model.generate().values()]
+    own = [weight.detach() for weight in model.generate_weights().values()]
     model.save(tmp_path / "m")
     loaded = MappingModel.load(tmp_path / "m", targets.mlp())
-    assert all(torch.equal(a, b) for a, b in zip(loaded.generate().values(), own, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(loaded.generate_weights().values(), own, strict=True))
     if (mapper, strategy) == ("srht", "slvt"):  # one process is enough: starting it takes seconds
         program = PROGRAM.format(strategy=strategy, mapper=mapper)
         found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -108,5 +108,5 @@ def test_on_another_device(mapper: str) -> None:
     model, there = (
         targets.moved(MappingModel(copy.deepcopy(target).to(device), 16, mapper=mapper)) for device in ("cpu", "cuda")
     )
-    for name, weight in model.generate().items():
-        torch.testing.assert_close(there.generate()[name].cpu(), weight)
+    for name, weight in model.generate_weights().items():
+        torch.testing.assert_close(there.generate_weights()[name].cpu(), weight)

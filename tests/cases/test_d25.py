@@ -116,7 +116,7 @@ def test_a_file_has_the_same_keys(wrapper: str, tmp_path: Path) -> None:
 def test_a_wrapped_target(wrap: Callable[[nn.Module], Any], tmp_path: Path) -> None:
     """A target that comes compiled or in DataParallel is mapped under its own names; files fit either."""
     trained = targets.moved(MappingModel(wrap(targets.mlp()), 16))
-    assert set(trained.generate()) == set(dict(targets.mlp().named_parameters()))
+    assert set(trained.generate_weights()) == set(dict(targets.mlp().named_parameters()))
     x: Tensor = X.flatten(1)[:, :6]
     trained.save(tmp_path / "m")
     assert torch.equal(MappingModel.load(tmp_path / "m", targets.mlp())(x), trained(x))

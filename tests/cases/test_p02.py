@@ -84,7 +84,7 @@ def test_what_no_latent_can_feed(tmp_path: Path) -> None:
     """Complex and integer parameters keep their values, also in float64 and in a file."""
     target = Odd()
     model = targets.moved(MappingModel(target, 7))
-    assert set(model.generate()) == {"layer.weight", "layer.bias"}
+    assert set(model.generate_weights()) == {"layer.weight", "layer.bias"}
     x = torch.randn(4, 6)
     model(x).sum().backward()
     assert torch.equal(model.export().get_parameter("phase"), target.phase)

@@ -48,19 +48,21 @@ def test_start_and_training(name: str, strategy: str, base: str, tmp_path: Path)
     target = make()
     model = MappingModel(target, latent_dim, strategy, base=base)
     if base == "current":
-        for key, weight in model.generate().items():
+        for key, weight in model.generate_weights().items():
             assert torch.equal(weight, target.get_parameter(key))
             assert weight.shape == target.get_parameter(key).shape
     targets.moved(model)
     targets.first_tensor(model(inputs)).square().sum().backward()  # type: ignore[no-untyped-call]
     assert model.latent.grad is not None
     assert model.latent.grad.isfinite().all()
-    assert all(weight.isfinite().all() for weight in model.generate().values())
+    assert all(weight.isfinite().all() for weight in model.generate_weights().values())
     targets.assert_equals_direct(model, inputs)
     model.save(tmp_path / "m")
     if base == "current":
         loaded = MappingModel.load(tmp_path / "m", target)
-        assert all(torch.equal(weight, loaded.generate()[key]) for key, weight in model.generate().items())
+        assert all(
+            torch.equal(weight, loaded.generate_weights()[key]) for key, weight in model.generate_weights().items()
+        )
 
 
 def test_each_scalar_moves_by_the_scale_of_its_kind() -> None:
@@ -68,5 +70,5 @@ def test_each_scalar_moves_by_the_scale_of_its_kind() -> None:
     model = targets.moved(MappingModel(targets.Scalars(), 16))
     base = targets.Scalars()
     for name in ("logit_scale", "slope.weight"):
-        moved = (model.generate()[name].detach() - base.get_parameter(name).detach()).abs()
+        moved = (model.generate_weights()[name].detach() - base.get_parameter(name).detach()).abs()
         assert 0 < float(moved) < 1

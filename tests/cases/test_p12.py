@@ -84,20 +84,20 @@ def test_float64_loses_nothing() -> None:
     target = targets.mlp().double()
     with torch.no_grad():
         target.get_parameter("0.weight").add_(1e-12)
-    weights = MappingModel(target, 20).generate()
+    weights = MappingModel(target, 20).generate_weights()
     assert all(torch.equal(weights[name], parameter) for name, parameter in target.named_parameters())
 
 
 def test_a_small_step_is_not_lost_in_bfloat16() -> None:
     """Steps too small for bfloat16 add up in the float32 latent, and show in the weights in the end."""
     model = MappingModel(targets.mlp().bfloat16(), 20)
-    start = model.generate()["0.weight"]
+    start = model.generate_weights()["0.weight"]
     with torch.no_grad():
         model.latent.add_(1e-5)
-        assert torch.equal(model.generate()["0.weight"], start)
+        assert torch.equal(model.generate_weights()["0.weight"], start)
         for _ in range(20_000):
             model.latent.add_(1e-5)
-    assert not torch.equal(model.generate()["0.weight"], start)
+    assert not torch.equal(model.generate_weights()["0.weight"], start)
 
 
 def test_a_head_that_trains_in_its_own_dtype(tmp_path: Path) -> None:

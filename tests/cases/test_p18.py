@@ -71,7 +71,7 @@ def test_the_row_stays_zero(name: str, strategy: str, lazy: bool, base: str, tmp
     """Under any latent the padding row is zero and every other row moves; training and export do not change that."""
     make, key, row = TARGETS[name]
     model = targets.moved(MappingModel(make(), 12, strategy, lazy=lazy, base=base))
-    weight = model.generate()[key]
+    weight = model.generate_weights()[key]
     others = [index for index in range(5) if index != row]
     assert not weight[row].any()
     assert weight[others].abs().sum(dim=1).all()
@@ -79,7 +79,7 @@ def test_the_row_stays_zero(name: str, strategy: str, lazy: bool, base: str, tmp
     targets.trainer_of(model, [(TOKENS, torch.tensor([1, 2]))], max_epochs=3).fit()
     assert not model.export().get_parameter(key)[row].any()
     model.save(tmp_path / "m")
-    assert not MappingModel.load(tmp_path / "m", make()).generate()[key][row].any()
+    assert not MappingModel.load(tmp_path / "m", make()).generate_weights()[key][row].any()
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -87,9 +87,9 @@ def test_the_row_gets_no_gradient(name: str) -> None:
     """No gradient reaches the latent through the padding row, not even through a tied head."""
     make, key, row = TARGETS[name]
     model = targets.moved(MappingModel(make(), 12))
-    (gradient,) = torch.autograd.grad(model.generate()[key][row].sum(), model.latent)
+    (gradient,) = torch.autograd.grad(model.generate_weights()[key][row].sum(), model.latent)
     assert not gradient.any()
-    (gradient,) = torch.autograd.grad(model.generate()[key].square().sum(), model.latent)
+    (gradient,) = torch.autograd.grad(model.generate_weights()[key].square().sum(), model.latent)
     assert gradient.any()
 
 
@@ -97,7 +97,7 @@ def test_a_row_that_is_not_zero_keeps_its_value() -> None:
     """The padding row of a pretrained embedding, whatever is in it, stays as it is."""
     table = torch.randn(5, 4)  # as Embedding.from_pretrained takes it
     target = nn.Sequential(nn.Embedding(5, 4, padding_idx=2, _weight=table), nn.Linear(4, 3))
-    weight = targets.moved(MappingModel(target, 12)).generate()["0.weight"]
+    weight = targets.moved(MappingModel(target, 12)).generate_weights()["0.weight"]
     assert torch.equal(weight[2], table[2])
     assert not torch.equal(weight[1], table[1])
 
@@ -114,6 +114,6 @@ def test_trained_directly() -> None:
 def test_many_at_once() -> None:
     """The row stays under `vmap` over latents too."""
     model = MappingModel(Padded(), 12)
-    weights = torch.func.vmap(lambda vector: model.generate(model._split(vector)))(torch.randn(3, 12))
+    weights = torch.func.vmap(lambda vector: model.generate_weights(model._split(vector)))(torch.randn(3, 12))
     assert not weights["embedding.weight"][:, 0].any()
     assert weights["embedding.weight"][:, 1:].any(dim=-1).all()

@@ -111,7 +111,7 @@ def test_gradients_are_those_of_the_chain_rule(strategy: str) -> None:
         x = case.inputs()
         model.zero_grad()
         model(x).square().sum().backward()
-        weights = model.generate()
+        weights = model.generate_weights()
         direct = model.export().train()
         direct(x).square().sum().backward()
         pulled = torch.autograd.grad(
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_the_chain_rule(strategy: str) -> None:
 
 def test_each_name_has_its_own_weights(strategy: str) -> None:
     """Parameters `a.b` and `a_b` each start from their own values."""
-    weights = MappingModel(targets.LookAlikeNames(), LATENT_DIM, strategy).generate()
+    weights = MappingModel(targets.LookAlikeNames(), LATENT_DIM, strategy).generate_weights()
     assert {name: (tensor.numel(), tensor[0].item()) for name, tensor in weights.items()} == {
         "a.b": (6, 2.0),
         "a_b": (3, 5.0),
@@ -134,7 +134,7 @@ def test_a_tie_moves_as_one(strategy: str) -> None:
     case = next(case for case in targets.CASES if case.name == "tied")
     target = case.make()
     model = trained(case, target, strategy)
-    assert "output.weight" not in model.generate()
+    assert "output.weight" not in model.generate_weights()
     exported = model.export()
     assert exported.get_parameter("output.weight") is exported.get_parameter("embedding.weight")
     assert not torch.equal(exported.get_parameter("output.weight"), target.get_parameter("output.weight"))

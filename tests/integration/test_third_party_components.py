@@ -225,10 +225,10 @@ def test_modulated_weights_under_vmap(registry: Registry) -> None:
     """A modulation serves many latents at once, in float64 with the derivative of finite differences."""
     model = MappingModel(targets.mlp(), 8, "slvt", modulation="gain", registry=registry).double()
     z = torch.randn(3, 8, dtype=torch.float64)
-    many = model.generate({"z": z})
+    many = model.generate_weights({"z": z})
     assert many["0.weight"].shape == (3, 8, 6)
-    torch.testing.assert_close(many["0.weight"][1], model.generate({"z": z[1]})["0.weight"])
-    assert torch.autograd.gradcheck(lambda z: model.generate({"z": z})["2.bias"], z.requires_grad_())
+    torch.testing.assert_close(many["0.weight"][1], model.generate_weights({"z": z[1]})["0.weight"])
+    assert torch.autograd.gradcheck(lambda z: model.generate_weights({"z": z})["2.bias"], z.requires_grad_())
 
 
 def test_generated_lazily(registry: Registry) -> None:

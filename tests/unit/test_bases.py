@@ -18,7 +18,7 @@ RESETTABLE = [case for case in targets.CASES if case.name != "look_alike_names"]
 def base_of(target: nn.Module, base: str, seed: int = 0) -> dict[str, torch.Tensor]:
     """Return the weights that a latent of 0 gives."""
     model = MappingModel(target, 7, base=base, seed=seed)
-    return model.generate({name: torch.zeros_like(z) for name, z in model.latents.items()})
+    return model.generate_weights({name: torch.zeros_like(z) for name, z in model.latents.items()})
 
 
 @pytest.mark.parametrize("case", RESETTABLE, ids=lambda c: c.name)
@@ -64,7 +64,7 @@ def test_zero_is_the_mapping_alone() -> None:
     assert torch.equal(one.latent, same.latent)
     assert not torch.equal(one.latent, other.latent)
     assert 0.5 < one.latent.std() < 1.5
-    spread = one.generate()["0.weight"].std() / targets.mlp().get_parameter("0.weight").std()
+    spread = one.generate_weights()["0.weight"].std() / targets.mlp().get_parameter("0.weight").std()
     assert 0.5 < spread < 2
 
 
@@ -114,7 +114,7 @@ def test_zero_and_seeded_embeddings() -> None:
     """An embedding, which is drawn and not constant, is nothing under "zero"; padding rows are 0 under both."""
     assert not base_of(nn.Embedding(5, 3), "zero")["weight"].any()
     for kind in ("zero", "seeded"):
-        weight = MappingModel(nn.Embedding(5, 3, padding_idx=1), 10, base=kind).generate()["weight"]
+        weight = MappingModel(nn.Embedding(5, 3, padding_idx=1), 10, base=kind).generate_weights()["weight"]
         assert not weight[1].any()
         assert weight[[0, 2, 3, 4]].any(dim=1).all()
 

@@ -35,4 +35,4 @@ def test_a_mapper_of_the_wrong_size_is_named(strategy: str) -> None:
     with pytest.raises(
         PluginError, match=r"mapper Short must give \[\.\.\., \d+\] for a latent \[\d+\], it gave \[\d+\]"
     ):
-        model.generate()
+        model.generate_weights()

@@ -57,16 +57,16 @@ def test_weights_are_base_plus_scaled_mapping() -> None:
     made = model.generator.get_submodule("expansion.mapper")(model.latent)
     for spec, piece in zip(model.layout.mapped, torch.split(made, [48, 8, 24, 3]), strict=True):
         expected = target.get_parameter(spec.name) + spec.scale * piece.view(spec.shape)
-        torch.testing.assert_close(model.generate()[spec.name], expected)
+        torch.testing.assert_close(model.generate_weights()[spec.name], expected)
 
 
 def test_latents_are_views_and_generate_takes_others() -> None:
-    """`latents` are views of the one vector; `generate` works under given ones and leaves the model alone."""
+    """`latents` are views of the one vector; `generate_weights` works under given ones and leaves the model alone."""
     model = moved(MappingModel(targets.mlp(), 20))
     assert torch.equal(torch.cat(list(model.latents.values())), model.latent)
     before = model.latent_vector()
     zero = {name: torch.zeros_like(z) for name, z in model.latents.items()}
-    base = model.generate(zero)
+    base = model.generate_weights(zero)
     assert torch.equal(base["0.weight"], targets.mlp().get_parameter("0.weight"))
     assert torch.equal(model.latent_vector(), before)
     assert not model.latent_vector().requires_grad
@@ -139,9 +139,9 @@ def test_conversion(dtype: torch.dtype) -> None:
 def test_autocast_leaves_the_mapping_alone() -> None:
     """Inside autocast the target computes in bfloat16, the weights are generated in float32 all the same."""
     model = moved(MappingModel(targets.mlp(), 16))
-    plain = model.generate()
+    plain = model.generate_weights()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = model.generate()
+        cast = model.generate_weights()
         assert model(X).dtype == torch.bfloat16
     assert all(torch.equal(cast[name], plain[name]) for name in plain)
 
@@ -164,7 +164,7 @@ def test_compiled_model(make: type[nn.Module]) -> None:
 def test_padding_stays() -> None:
     """The padding row of an embedding, which training never moves, is not moved by the mapping."""
     target = nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3))
-    weight = moved(MappingModel(target, 16)).generate()["0.weight"]
+    weight = moved(MappingModel(target, 16)).generate_weights()["0.weight"]
     changed = (weight != target.get_parameter("0.weight")).any(dim=1)
     assert changed.tolist() == [True, True, False, True, True, True, True]
 

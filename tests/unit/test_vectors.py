@@ -149,7 +149,9 @@ def test_averaging() -> None:
     """Federated use: the mean of two vectors is the model whose numbers are the means."""
     one, two, mean = model_of(0), model_of(1), model_of(2)
     mean.load_latent_vector((one.latent_vector() + two.latent_vector()) / 2)
-    for a, b, m in zip(one.generate().values(), two.generate().values(), mean.generate().values(), strict=True):
+    for a, b, m in zip(
+        one.generate_weights().values(), two.generate_weights().values(), mean.generate_weights().values(), strict=True
+    ):
         torch.testing.assert_close((a + b) / 2, m)
 
 

@@ -70,10 +70,10 @@ def test_fewer_numbers_than_layers() -> None:
 def test_layers_are_independent() -> None:
     """A layer's latent moves its own parameters and no other's."""
     made = model()
-    before = made.generate()
+    before = made.generate_weights()
     for layer, own in LAYERS.items():
         latents = {name: z + (name == layer) for name, z in made.latents.items()}
-        after = made.generate(latents)
+        after = made.generate_weights(latents)
         assert {name for name in before if not torch.equal(before[name], after[name])} == set(own)
 
 
@@ -82,7 +82,7 @@ def test_layers_have_mappings_of_their_own() -> None:
     torch.manual_seed(0)
     twins = MappingModel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), 16, "layerwise")
     z = torch.randn(8)
-    weights = twins.generate({"0": z, "1": z})
+    weights = twins.generate_weights({"0": z, "1": z})
     change = {name: weights[name] - base for name, base in twins.export().named_parameters()}
     one, two = change["0.weight"].flatten(), change["1.weight"].flatten()
     assert abs(torch.corrcoef(torch.stack((one, two)))[0, 1]) < 0.5
@@ -100,11 +100,11 @@ def test_gradient(mapper: MapperConfig) -> None:
 
 def test_seed_and_file(tmp_path: Path) -> None:
     """The same seed makes the same weights, another makes others, and a file brings them back."""
-    one, same, other = (model(seed=seed).generate()["1.weight"] for seed in (3, 3, 4))
+    one, same, other = (model(seed=seed).generate_weights()["1.weight"] for seed in (3, 3, 4))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     model(seed=3).save(tmp_path / "m")
-    assert torch.equal(MappingModel.load(tmp_path / "m", network()).generate()["1.weight"], one)
+    assert torch.equal(MappingModel.load(tmp_path / "m", network()).generate_weights()["1.weight"], one)
 
 
 def test_trains() -> None:

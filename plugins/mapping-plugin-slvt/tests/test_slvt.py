@@ -76,7 +76,7 @@ def test_weights_are_slices_of_one_mapping() -> None:
     gains = [change[spec.name].flatten() / spec.scale for spec in layout.mapped]
     matrix = generator.get_submodule("expansion.mapper")(torch.eye(10))
     torch.testing.assert_close(torch.cat(gains), made.latent @ matrix)
-    for name, weights in made.generate().items():
+    for name, weights in made.generate_weights().items():
         torch.testing.assert_close(weights, base[name] + change[name])
 
 
@@ -84,7 +84,7 @@ def test_every_number_reaches_every_layer() -> None:
     """Each number of the latent moves each layer, which tells this strategy from layer-wise ones."""
     made = model()
     for name in ("0.weight", "1.weight"):
-        jacobian = torch.func.jacrev(lambda z, name=name: made.generate({"z": z})[name])(made.latent_vector())
+        jacobian = torch.func.jacrev(lambda z, name=name: made.generate_weights({"z": z})[name])(made.latent_vector())
         assert (jacobian.flatten(0, -2).norm(dim=0) > 0).all()
 
 
@@ -100,11 +100,11 @@ def test_gradient(mapper: MapperConfig) -> None:
 
 def test_seed_and_file(tmp_path: Path) -> None:
     """The same seed makes the same weights, another makes others, and a file brings them back."""
-    one, same, other = (model(seed=seed).generate()["0.weight"] for seed in (3, 3, 4))
+    one, same, other = (model(seed=seed).generate_weights()["0.weight"] for seed in (3, 3, 4))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     model(seed=3).save(tmp_path / "m")
-    assert torch.equal(MappingModel.load(tmp_path / "m", network()).generate()["0.weight"], one)
+    assert torch.equal(MappingModel.load(tmp_path / "m", network()).generate_weights()["0.weight"], one)
 
 
 def test_trains() -> None:
