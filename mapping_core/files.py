@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import mapping_core
 from mapping_core import random
 from mapping_core.config import unstructure
-from mapping_core.errors import FileFormatError, UnknownComponentError
+from mapping_core.errors import BudgetError, FileFormatError, TargetError, UnknownComponentError
 from mapping_core.recipe import FORMAT, KEY, check_recipe, newer_error, recipe_of
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
@@ -109,7 +109,10 @@ def load(
     recipe, tensors = read(path)
     target = plain_target(target)
     settings = {role: component["settings"] for role, component in recipe["components"].items()}
-    layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
+    try:
+        layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
+    except TargetError as error:
+        raise FileFormatError(f"{path}: does not fit this {type(target).__name__}: {error}") from error
     if layout.fingerprint() != recipe["layout"]:
         raise FileFormatError(
             f"{path}: was made for another target, with {recipe['weights']:,} mapped weights; this "
@@ -131,6 +134,8 @@ def load(
     except UnknownComponentError as error:
         supplier = recipe["components"][error.path.partition(".")[0]]["supplier"]
         raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
+    except BudgetError as error:
+        raise FileFormatError(f"{path}: is damaged, its latent does not fit its layout: {error}") from error
     if model.base_fingerprint() != recipe["base_sha256"]:
         raise FileFormatError(
             f"{path}: was made for a {type(target).__name__} with other base weights: load or seed the "

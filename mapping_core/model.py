@@ -16,7 +16,7 @@ from mapping_core import files
 from mapping_core.checks import check_generator, checked_seed, latent_budget
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
-from mapping_core.errors import BudgetError, ConfigError, TargetError
+from mapping_core.errors import BudgetError, ConfigError
 from mapping_core.random import RandomStream
 from mapping_core.registry import Registry
 from mapping_core.target.base import BASES
@@ -82,8 +82,6 @@ class MappingModel(nn.Module):
         registry: Registry | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(target_model, nn.Module):
-            raise TargetError(f"target_model must be a torch.nn.Module, got {type(target_model).__name__}")
         target_model = plain_target(target_model)
         if base not in BASES:
             raise ConfigError(f"{base!r} is not one of {', '.join(BASES)}", path="base")
@@ -225,8 +223,10 @@ class MappingModel(nn.Module):
 
     def load_latent_vector(self, vector: Tensor) -> None:
         """Take over a vector [latent_dim] as `latent_vector` gives it; nothing changes if it does not fit."""
-        if vector.ndim != 1 or not bool(torch.isfinite(vector).all()):
-            raise BudgetError(f"a latent vector is one dimension of finite numbers, got shape {list(vector.shape)}")
+        if not isinstance(vector, Tensor):
+            raise BudgetError(f"a latent vector is a tensor [latent_dim], got {type(vector).__name__}")
+        if wrong := int((~torch.isfinite(vector)).sum()):
+            raise BudgetError(f"a latent vector is made of finite numbers, {wrong:,} of {vector.numel():,} are not")
         latent, trained = self._unpacked(vector.detach())
         with torch.no_grad():
             self.latent.copy_(latent)
@@ -243,6 +243,8 @@ class MappingModel(nn.Module):
         >>> model.stack([torch.zeros(6), torch.ones(6)])(torch.ones(3, 4)).shape
         torch.Size([2, 3, 2])
         """
+        if len(vectors) == 0:
+            raise BudgetError("stack: needs at least one latent vector, got none")
         stacked = torch.stack([vector.to(self.latent) for vector in vectors])
 
         def run(*args: Any, **kwargs: Any) -> Any:

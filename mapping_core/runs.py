@@ -90,7 +90,9 @@ def _find(name: str, builtin: Mapping[str, Callable[..., Any]], *, path: str) ->
     found = getattr(module, attribute, None)
     if not callable(found):
         what = "has no" if found is None else "has an uncallable"
-        hint = did_you_mean(attribute, [key for key in vars(module) if not key.startswith("_")])
+        hint = did_you_mean(
+            attribute, [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        )
         raise ConfigError(f"{module_name!r} {what} {attribute!r}" + (f"; {hint}" if hint else ""), path=path)
     made: Callable[..., Any] = found
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,8 +72,13 @@ def release(skeleton: nn.Module, computed: Sequence[tuple[str, str]], recurrent:
 
 
 def refresh_flat_weights(module: nn.RNNBase) -> None:
-    """Make a recurrent layer's list of its weights that of its present parameters."""
+    """Make a recurrent layer's list of its weights that of its present parameters.
+
+    The layer compares its parameters with weak references, and makes the list anew when they differ.
+    References to weights that live on, such as those kept for inference, must not outlast the list.
+    """
     module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+    module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]
 
 
 def call(skeleton: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

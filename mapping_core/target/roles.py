@@ -170,4 +170,4 @@ def matches_module(pattern: Pattern, path: str, modules: Mapping[str, nn.Module]
     """Whether a pattern matches a module itself: by its type, or by its path (which the root has not)."""
     if not isinstance(pattern, str):
         return isinstance(modules[path], pattern)
-    return bool(path) and fnmatchcase(path, pattern)
+    return bool(path) and (pattern == path or fnmatchcase(path, pattern))

@@ -63,6 +63,10 @@ class Target(nn.Module):
         self._drop_names_of_one_place(module)
         self._units = find_units(self.skeleton, self._mapped_names(), units)
         self._computed = recomputed_attributes(module)
+        # The gradient of a generated weight is dense, and the mapping reads it as such.
+        self._sparse = _sparse_owners(module, self._mapped_names())
+        for path in self._sparse:
+            self.skeleton.get_submodule(path).sparse = False  # type: ignore[assignment]
         self._recurrent = [path for path, m in module.named_modules() if isinstance(m, nn.RNNBase)]
         self._watched: set[tuple[bool, bool]] = set()
         self._fingerprint: str | None = None
@@ -210,7 +214,10 @@ class Target(nn.Module):
 
     def filled(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """A plain module with these weights and everything kept in it, sharing nothing."""
-        return execution.filled(self.skeleton, {**self.kept(), **weights})
+        module = execution.filled(self.skeleton, {**self.kept(), **weights})
+        for path in self._sparse:
+            module.get_submodule(path).sparse = True  # type: ignore[assignment]
+        return module
 
     def track(self, names: frozenset[str]) -> None:
         """Move buffers from the constants to the tracked ones, since they are about to change."""
@@ -246,6 +253,16 @@ class Target(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
+
+
+def _sparse_owners(module: nn.Module, mapped: Mapping[str, str]) -> list[str]:
+    """The paths of embeddings with mapped weights whose gradients are to be sparse tensors."""
+    owners = {name.rpartition(".")[0] for name in mapped}
+    return [
+        path
+        for path, m in module.named_modules()
+        if path in owners and isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse
+    ]
 
 
 def _changes_dtype(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> bool:

@@ -27,16 +27,17 @@ class TensorTree(nn.Module):
             *path, leaf = name.split(".")
             node: nn.Module = self
             for step in path:
-                if step not in node._modules:
-                    node.add_module(step, nn.Module())
-                node = node.get_submodule(step)
+                # Entered without `add_module`, which refuses what this class itself has a name for.
+                node = node._modules.setdefault(step, nn.Module())  # type: ignore[assignment]
             # `.to()` replaces entries of these dictionaries in place, so looking the tensor up
             # in them is always right, and spares a walk through the tree.
             if isinstance(tensor, nn.Parameter):
-                node.register_parameter(leaf, tensor)
+                node._parameters[leaf] = tensor
                 self._slots[name] = (node._parameters, leaf)  # type: ignore[assignment]
             else:
-                node.register_buffer(leaf, tensor, persistent=persistent)
+                node._buffers[leaf] = tensor
+                if not persistent:
+                    node._non_persistent_buffers_set.add(leaf)
                 self._slots[name] = (node._buffers, leaf)
 
     def as_dict(self) -> dict[str, Tensor]:

@@ -31,8 +31,10 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def plain_target(target: nn.Module) -> nn.Module:
     """The target without wrappers, run plainly: it is the mapped model that can be compiled or distributed.
 
-    Raises `TargetError` for TorchScript, whose weights cannot be replaced from outside.
+    Raises `TargetError` for what is no module, and for TorchScript, whose weights cannot be replaced from outside.
     """
+    if not isinstance(target, nn.Module):
+        raise TargetError(f"target_model must be a torch.nn.Module, got {type(target).__name__}")
     target = unwrapped(target)
     for path, module in target.named_modules():
         if isinstance(module, torch.jit.ScriptModule):

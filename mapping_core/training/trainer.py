@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
 from mapping_core.conversion import structure
-from mapping_core.errors import ConfigError, DataError, NonFiniteError, TargetError
+from mapping_core.errors import ConfigError, DataError, MappingError, NonFiniteError, TargetError
 from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss, LossStep
 from mapping_core.model import MappingModel
@@ -160,8 +160,11 @@ class MappingTrainer:
             raise DataError(f"train_loader must be an iterable of batches, got {type(self.train_loader).__name__}")
         if loader_length(self.train_loader) == 0:
             raise DataError("train_loader is empty: it has no batch to train on")
+        if self.val_loader is not None and not hasattr(self.val_loader, "__iter__"):
+            raise DataError(f"val_loader must be an iterable of batches, got {type(self.val_loader).__name__}")
         if self.val_loader is not None and loader_length(self.val_loader) == 0:
             raise DataError("val_loader is empty: pass val_loader=None to train without validation")
+        _make_folder(self.config.run_dir)
         seed_everything(self.config.seed)
         if not any(module.training for module in all_modules(self.model)):
             self.model.train()
@@ -190,7 +193,10 @@ class MappingTrainer:
             self.history.stop_reason = self._stop_reason or f"max_epochs={self.config.max_epochs} reached"
             self._events.emit("on_fit_end", self)
         except BaseException as error:
-            self._events.emit("on_exception", self, error)
+            try:
+                self._events.emit("on_exception", self, error)
+            except MappingError as second:  # what ended the run is what the user must see
+                error.add_note(str(second))
             raise
         return self.history
 
@@ -273,6 +279,11 @@ class MappingTrainer:
 
     def _forward(self, engine: Engine, raw: Any) -> LossStep:
         batch = self.batch_adapter(raw)
+        if not isinstance(batch, Batch):
+            raise DataError(
+                "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
+                f"{type(batch).__name__}"
+            )
         model = unwrapped(self.model)
 
         def evaluate(latents: Mapping[str, Tensor]) -> Any:
@@ -301,6 +312,18 @@ class MappingTrainer:
         return [each for each in built if not any(isinstance(other, type(each)) for other in own)]
 
 
+def _make_folder(run_dir: Path | None) -> None:
+    """Make a run's folders now: a place that cannot be written to must not end a run that is done."""
+    if run_dir is None:
+        return
+    try:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{run_dir} cannot be made and written to: {error.strerror or error}", path="run_dir"
+        ) from error
+
+
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None) -> None:
     if not isinstance(model, nn.Module):
         raise TargetError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -308,8 +331,22 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler:
         if scheduler is not None:
             raise ConfigError("needs the optimizer it belongs to: pass both", path="scheduler")
         return
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"must be a torch.optim.Optimizer, got {optimizer!r}", path="optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError(
+            "LBFGS evaluates the loss several times a step, which this trainer does not", path="optimizer"
+        )
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigError(
             f"holds no parameter of this {type(model).__name__}: make it of model.parameters()", path="optimizer"
         )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ConfigError(
+            "ReduceLROnPlateau steps on a metric, and schedulers here step after each optimiser step: step it in a "
+            "callback's on_validation_end",
+            path="scheduler",
+        )
+    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ConfigError("belongs to another optimizer: make it of the one that is passed", path="scheduler")

@@ -236,3 +236,24 @@ def test_a_copy_and_a_nan(counted: Counted) -> None:
         assert counted.model(X).isnan().any()
         assert counted.model(X).isnan().any()
         assert counted.count == 2
+
+
+RECURRENT: list[Callable[[], nn.Module]] = [
+    lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True),
+    lambda: nn.LSTM(6, 5, proj_size=3),
+    lambda: nn.GRU(6, 5),
+    lambda: nn.RNN(6, 5),
+]
+
+
+@pytest.mark.usefixtures("inferring")
+@pytest.mark.parametrize("make", RECURRENT)
+def test_a_module_that_keeps_a_list_of_its_weights(make: Callable[[], nn.Module]) -> None:
+    """Recurrent layers, which remember the weights of their last call, run again under the same and under others."""
+    torch.manual_seed(0)
+    counted = Counted(make())
+    for calls in (3, 2):
+        for _ in range(calls):
+            assert torch.equal(counted.model(X[None])[0], counted.right(X[None])[0])
+        counted.model.latent.data += 0.5
+    assert counted.count == 2

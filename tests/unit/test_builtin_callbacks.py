@@ -213,3 +213,14 @@ def test_defaults_make_way() -> None:
     assert kinds(progress=True, callbacks=[ProgressCallback()]) == ["ProgressCallback"]
     assert kinds(progress=True, callbacks=[ProgressBar(), "log"]) == ["ProgressCallback", "LogCallback"]
     assert sorted(kinds(run_dir="nowhere", callbacks=[Checkpoint()])) == ["CheckpointCallback", "LogCallback"]
+
+
+@pytest.mark.parametrize("blocked", ["run", "run/checkpoints"])
+def test_a_run_dir_that_cannot_be_written_to(blocked: str, tmp_path: Path) -> None:
+    """A file where the run's folders must be is an error before the first step, which names run_dir."""
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).touch()
+    trainer = trainer_of(run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"run_dir: .*run cannot be made and written to: "):
+        trainer.fit()
+    assert trainer.step == 0

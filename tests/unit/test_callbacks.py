@@ -68,6 +68,21 @@ def test_a_callback_that_fails_is_named() -> None:
         trainer_of(callbacks=[Fails(DataError("mine"))]).fit()
 
 
+def test_the_first_error_is_the_one_raised() -> None:
+    """A callback that fails over the error that ended the run is a note to it, and does not take its place."""
+
+    class FailsTwice(Callback):
+        def on_batch_end(self, trainer: MappingTrainer, record: Any) -> None:
+            raise KeyboardInterrupt
+
+        def on_exception(self, trainer: MappingTrainer, error: BaseException) -> None:
+            raise OSError("disk full")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trainer_of(callbacks=[FailsTwice()]).fit()
+    assert caught.value.__notes__ == ["callback FailsTwice failed in on_exception: OSError: disk full"]
+
+
 @pytest.mark.parametrize(("reason", "kept"), [("enough", "enough"), ("", "a callback stopped it")])
 def test_stop(reason: str, kept: str) -> None:
     """`stop` ends the run after the batch at hand, with the epoch's record and the reason."""

@@ -105,3 +105,14 @@ def test_tensor_tree_keeps_names_apart_and_moves() -> None:
     assert {name: tensor.numel() for name, tensor in tree.as_dict().items()} == {"a.b": 2, "a_b": 3}
     assert {tensor.dtype for tensor in tree.double().as_dict().values()} == {torch.float64}
     assert not TensorTree({"a.b": torch.ones(2)}, persistent=False).state_dict()
+
+
+def test_a_tensor_tree_takes_any_name() -> None:
+    """Names that the tree itself uses for something, anywhere in the path, are a target's like any other."""
+    own = sorted(name for name in {*dir(TensorTree({}, persistent=True)), "_slots"} if "." not in name)
+    names = [*own, *(f"{name}.{name}" for name in own)]
+    kept = {name: torch.zeros(1) for name in names if "." in name}
+    kept |= {name: nn.Parameter(torch.zeros(1)) for name in ("a.as_dict", "a.forward", "b")}
+    tree = TensorTree(kept, persistent=True)
+    assert tree.as_dict().keys() == kept.keys() == tree.state_dict().keys()
+    assert set(TensorTree({"as_dict": torch.zeros(1)}, persistent=True).double().as_dict()) == {"as_dict"}

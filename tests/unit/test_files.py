@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from mapping_core import FileFormatError, MappingModel, Registry, UnknownComponentError
+from mapping_core import FileFormatError, MappingModel, Registry, TargetError, UnknownComponentError
 from mapping_core.builtin.mappers import Orthogonal
 from tests import targets
 
@@ -173,6 +173,9 @@ def test_newer(file: Path, entry: str) -> None:
 def test_other_target(file: Path) -> None:
     """Another architecture is refused with both sizes."""
     refused(file, "made for another target, with 83 mapped weights; this Residual has 75", targets.Residual())
+    trained(targets.mlp(), trained="2.bias").save(file)
+    refused(file, "does not fit this Residual: trained='2.bias' matches no parameter", targets.Residual())
+    trained(targets.mlp()).save(file)
     refused(file, "other names or shapes", nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)))
 
 
@@ -193,6 +196,10 @@ def test_tensors_of_another_recipe(file: Path) -> None:
     """A recipe that does not fit the file's tensors is damage."""
     rewrite(file, latent_dim=17)
     refused(file, "is damaged, its tensors are not those of its recipe")
+    rewrite(file, latent_dim=10**9)
+    refused(file, "is damaged, its latent does not fit its layout")
+    with pytest.raises(TargetError, match=r"target_model must be a torch\.nn\.Module, got int"):
+        MappingModel.load(file, 3)  # type: ignore[arg-type]
 
 
 def test_missing_plugin(file: Path) -> None:

@@ -324,3 +324,23 @@ def test_plain_data_of_the_target() -> None:
     for name in ("device", "classify", "weight", "inner", "plain_tensor", "_private", "gone"):
         with pytest.raises(AttributeError, match=f"'MappingModel' object has no attribute '{name}'"):
             getattr(model, name)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_with_sparse_gradients(make: type[nn.Module], lazy: bool) -> None:
+    """An embedding with sparse gradients trains through a latent as a dense one does, and is exported as it was."""
+    tokens = torch.tensor([[1, 2], [2, 3]])
+    gradients = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        target = nn.Sequential(make(8, 4, sparse=sparse))
+        model = MappingModel(target, 6, strategy="slvt", lazy=lazy)
+        model(tokens).square().sum().backward()
+        gradients.append(model.latent.grad)
+        for module in (target, model.export()):
+            assert bool(module.get_submodule("0").sparse) is sparse
+    assert torch.equal(*gradients)  # type: ignore[arg-type]
+    trained = MappingModel(nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2)), 36, trained="0")
+    trained(tokens).sum().backward()
+    assert [p.grad.is_sparse for p in trained.parameters() if p.grad is not None] == [False, True]

@@ -85,14 +85,15 @@ def test_names_that_are_no_globs(tmp_path: Path) -> None:
             super().__init__()
             torch.manual_seed(0)
             self.values = nn.ParameterDict({"a[0]": torch.ones(3), "b": torch.ones(3)})
-            self.layer = nn.Linear(3, 3)
+            self.add_module("[0-9]*", nn.Linear(3, 3))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            output: torch.Tensor = self.layer(x * self.values["a[0]"] + self.values["b"])
+            output: torch.Tensor = self.get_submodule("[0-9]*")(x * self.values["a[0]"] + self.values["b"])
             return output
 
     assert roles(Bracketed(), frozen="values.a[0]")["values.a[0]"] == "frozen"
     assert roles(Bracketed(), frozen="values.a[0]")["values.b"] == "mapped"
+    assert roles(Bracketed(), frozen="[0-9]*")["[0-9]*.bias"] == "frozen"
     model = targets.moved(MappingModel(Bracketed(), 6, frozen=nn.ParameterDict))
     model.save(tmp_path / "m")
     x = torch.randn(2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(TensorDataset(*targets.rows(16)))
+
+
+def with_optimizer(kind: Any, schedule: Any = None) -> None:
+    """Make a trainer with an optimizer of this kind, and a scheduler of it."""
+    model = MappingModel(targets.mlp(), 16)
+    optimizer = kind(model.parameters(), 0.1)
+    trainer_of(model, optimizer=optimizer, scheduler=None if schedule is None else schedule(optimizer))
+
+
+def step_of_another(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return a scheduler of a copy."""
+    return torch.optim.lr_scheduler.StepLR(copy.deepcopy(optimizer), 1)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +173,20 @@ def test_a_loss_object_sees_latents() -> None:
         (lambda: trainer_of(accelerator="gpuu").fit(), ConfigError, "accelerator: 'gpuu' with devices=1"),
         (lambda: trainer_of(callbacks="log"), ConfigError, "callbacks: must be a list, got 'log'"),
         (lambda: trainer_of(scheduler=object()), ConfigError, "scheduler: needs the optimizer it belongs to"),
+        (lambda: trainer_of(optimizer="adam"), ConfigError, "optimizer: must be a torch.optim.Optimizer, got 'adam'"),
+        (
+            lambda: with_optimizer(torch.optim.SGD, step_of_another),
+            ConfigError,
+            "scheduler: belongs to another optimizer",
+        ),
+        (
+            lambda: with_optimizer(torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau),
+            ConfigError,
+            "scheduler: ReduceLROnPlateau steps on a metric",
+        ),
+        (lambda: with_optimizer(torch.optim.LBFGS), ConfigError, "optimizer: LBFGS evaluates the loss several times"),
+        (lambda: trainer_of(None, None, 3).fit(), DataError, "val_loader must be an iterable of batches, got int"),
+        (lambda: trainer_of(batch_adapter=tuple).fit(), DataError, "batch_adapter must return .*Batch.*returned tuple"),
         (
             lambda: trainer_of(optimizer=torch.optim.SGD(targets.mlp().parameters(), 0.1)),
             ConfigError,

@@ -130,8 +130,12 @@ def test_loading_is_all_or_nothing() -> None:
     before = model.latent_vector()
     bad = torch.zeros(16)
     bad[-1] = torch.inf
-    with pytest.raises(BudgetError, match="finite numbers"):
+    with pytest.raises(BudgetError, match="finite numbers, 1 of 16 are not"):
         model.load_latent_vector(bad)
+    with pytest.raises(BudgetError, match=r"a latent vector is a tensor .*, got list"):
+        model.load_latent_vector([0.0] * 16)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match="at least one latent vector"):
+        model.stack([])
     assert torch.equal(model.latent_vector(), before)
 
 
