@@ -1,0 +1,85 @@
+"""Mappers beside core's `srht`: `hash`, `fastfood`, `seeded` and the non-linear `mlp`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+from attrs.validators import ge, optional
+
+from mapping_core import MapperConfig, hookimpl
+
+if TYPE_CHECKING:
+    from mapping_core import Mapper
+    from mapping_core.contexts import MapperContext
+
+__version__ = "0.1.0"
+__all__ = ["Fastfood", "Hash", "Mlp", "Seeded", "mapping_mappers"]
+
+
+@define(frozen=True, kw_only=True)
+class Hash(MapperConfig):
+    """Each weight is a signed sum of `k` of the latent's numbers, each number used equally often.
+
+    The cheapest mapper: for k = 1 one look-up a weight, with 2k bytes of state a weight.
+    """
+
+    name = "hash"
+    k: int = field(default=1, validator=ge(1))
+
+    def build(self, context: MapperContext) -> Mapper:
+        from mapping_plugin_mappers._hash import HashMapper
+
+        return HashMapper(context, k=self.k)
+
+
+@define(frozen=True, kw_only=True)
+class Fastfood(MapperConfig):
+    """Signs, Hadamard, permutation, Gaussian, Hadamard.
+
+    Close to a dense Gaussian matrix, at the cost of two transforms. It keeps two bytes of state a weight.
+    """
+
+    name = "fastfood"
+
+    def build(self, context: MapperContext) -> Mapper:
+        from mapping_plugin_mappers._fastfood import FastfoodMapper
+
+        return FastfoodMapper(context)
+
+
+@define(frozen=True, kw_only=True)
+class Seeded(MapperConfig):
+    """A dense Gaussian matrix that is never stored: `chunk` rows at a time are drawn again in every pass.
+
+    No state, and n x d work each way: for checks against a dense matrix and for short runs.
+    """
+
+    name = "seeded"
+    chunk: int = field(default=64, validator=ge(1))
+
+    def build(self, context: MapperContext) -> Mapper:
+        from mapping_plugin_mappers._seeded import SeededMapper
+
+        return SeededMapper(context, chunk=self.chunk)
+
+
+@define(frozen=True, kw_only=True)
+class Mlp(MapperConfig):
+    """Non-linear, as in the paper: a layer of `hidden` tanh units, then a linear one.
+
+    By default there are as many units as the latent has numbers.
+    """
+
+    name = "mlp"
+    hidden: int | None = field(default=None, validator=optional(ge(1)))
+
+    def build(self, context: MapperContext) -> Mapper:
+        from mapping_plugin_mappers._mlp import MlpMapper
+
+        return MlpMapper(context, hidden=self.hidden)
+
+
+@hookimpl
+def mapping_mappers() -> list[type[MapperConfig]]:
+    return [Hash, Fastfood, Seeded, Mlp]
