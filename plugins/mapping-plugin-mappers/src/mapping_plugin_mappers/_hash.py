@@ -30,9 +30,8 @@ class HashMapper(LinearMapper):
     weight (int32 beyond 32,768 numbers): 2 bytes for k = 1. The permutation is the stable
     argsort of Philox words, so it is the same everywhere; on a CPU the gradient is summed
     in the order of the weights, whatever the number of threads. After Chen, Wilson, Tyree,
-    Weinberger, Chen, "Compressing neural networks with the hashing trick" (2015); balance
-    makes it an isometry, as in Gressmann, Eaton-Rosen, Luschi, "Improving neural network
-    training in low dimensional random bases" (2020).
+    Weinberger, Chen, "Compressing neural networks with the hashing trick" (2015), whose
+    hash is neither balanced nor free of collisions within a weight.
     """
 
     codes: Tensor
