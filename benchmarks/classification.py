@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--strategy", default="slvt", help="a strategy's name, or 'direct'")
     parser.add_argument("--mapper", default="srht")
     parser.add_argument("--latent-dim", type=int, default=2048)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--weight-decay", type=float, default=0.0)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--validation", action="store_true")
@@ -41,7 +43,15 @@ def main() -> None:
         model = MappingModel(model, options.latent_dim, options.strategy, mapper=options.mapper, seed=options.seed)
     started = time.perf_counter()
     history = MappingTrainer(
-        model, train, evaluation, max_epochs=options.epochs, seed=options.seed, accelerator="cpu", progress=False
+        model,
+        train,
+        evaluation,
+        max_epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        weight_decay=options.weight_decay,
+        seed=options.seed,
+        accelerator="cpu",
+        progress=False,
     ).fit()
     numbers = sum(parameter.numel() for parameter in model.parameters())
     print(
