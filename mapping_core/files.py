@@ -20,19 +20,26 @@ from torch import Tensor, nn
 
 import mapping_core
 from mapping_core import random
+from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.config import unstructure
 from mapping_core.errors import BudgetError, FileFormatError, TargetError, UnknownComponentError
 from mapping_core.recipe import FORMAT, KEY, check_recipe, newer_error, recipe_of
+from mapping_core.registry import Registry
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
 from mapping_core.target.wrappers import plain_target
 
 if TYPE_CHECKING:
     from mapping_core.model import MappingModel
-    from mapping_core.registry import Registry
     from mapping_core.target.roles import Patterns
 
 M = TypeVar("M", bound="MappingModel")
+
+_KINDS: dict[str, type[Component]] = {
+    "strategy": GeneratorConfig,
+    "mapper": MapperConfig,
+    "modulation": ModulationConfig,
+}
 
 
 def write(path: str | Path, model: MappingModel) -> None:
@@ -108,7 +115,10 @@ def load(
     """Make the model of a file around `target`; everything is checked before anything is made of it."""
     recipe, tensors = read(path)
     target = plain_target(target)
-    settings = {role: component["settings"] for role, component in recipe["components"].items()}
+    registry = registry if registry is not None else Registry.discover()
+    settings = {
+        role: _of_its_supplier(path, role, component, registry) for role, component in recipe["components"].items()
+    }
     try:
         layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
     except TargetError as error:
@@ -146,3 +156,24 @@ def load(
     except RuntimeError as error:
         raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
     return model
+
+
+def _of_its_supplier(path: str | Path, role: str, component: Mapping[str, Any], registry: Registry) -> dict[str, Any]:
+    """A component's settings, naming the distribution that the file was written with.
+
+    Other distributions may supply the same name, and what theirs generates is other weights.
+    """
+    settings: dict[str, Any] = component["settings"]
+    name = settings["type"]
+    distribution, _, version = (component["supplier"] or "").partition(" ")
+    suppliers = [entry for entry in registry.catalog(_KINDS[role]) if entry.name == name]
+    if any(entry.distribution == distribution for entry in suppliers):
+        return {**settings, "type": f"{distribution}:{name}"}
+    # Objects that were registered by hand have no version; who passes them says what the name means.
+    if version and suppliers and all(entry.version for entry in suppliers):
+        raise UnknownComponentError(
+            f"{path}: was written with {role} {name!r} of {component['supplier']}, and here it is supplied by "
+            f"{', '.join(entry.distribution for entry in suppliers)}, which may mean other weights: "
+            f"pip install {distribution}"
+        )
+    return settings

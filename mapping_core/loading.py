@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +106,8 @@ def load(source: Source) -> tuple[LoadedPlugin, tuple[Entry, ...]]:
     start = time.perf_counter()
     _check_requirements(source)
     try:
-        plugin = source.load()
+        with redirect_stdout(sys.stderr):  # what a plugin says must not stand in a command's output
+            plugin = source.load()
     except (Exception, SystemExit) as error:  # a plugin that calls sys.exit() must not end the program
         raise PluginFault(_cause(error), file=_place(error, source.module)) from error
     components = tuple(_components(plugin, source))

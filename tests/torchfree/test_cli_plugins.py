@@ -67,6 +67,14 @@ def test_json_lists_components_and_plugins(site: Site, good_plugin: str) -> None
     ]
 
 
+def test_what_a_plugin_prints(site: Site, good_plugin: str) -> None:
+    """A plugin that prints while it is imported does so on stderr, and the JSON stays JSON."""
+    site.add("third-party", f"print('hello')\n{good_plugin}")
+    code, out, err = mapping("plugins", "--json")
+    assert (code, err) == (0, "hello\n")
+    assert json.loads(out)["problems"] == []
+
+
 def test_broken_plugin_in_json_and_table(site: Site, good_plugin: str) -> None:
     """A broken plugin is shown with its cause on stdout, and only --strict makes that an error."""
     site.add("third-party", good_plugin)

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import safetensors
 import safetensors.torch
@@ -209,3 +210,19 @@ def test_missing_plugin(file: Path) -> None:
         MappingModel.load(file, targets.mlp(), registry=registry)
     assert str(caught.value).startswith(f"{file}: ")
     assert "the file was written with mapping-plugin-layerwise 0." in str(caught.value)
+
+
+def test_another_supplier_of_the_same_name(file: Path) -> None:
+    """A file is loaded with the component of the distribution it names, also beside another's, and with no other's."""
+    installed = Registry.discover()
+    own = next(entry for entry in installed.entries if entry.name == "layerwise")
+    rival = attrs.evolve(own, distribution="mapping-plugin-rival", component=type("Rival", (own.component,), {}))
+    both = attrs.evolve(installed, entries=(rival, *installed.entries))
+    assert type(MappingModel.load(file, targets.mlp(), registry=both).strategy) is own.component
+    others = attrs.evolve(both, entries=tuple(entry for entry in both.entries if entry is not own))
+    with pytest.raises(
+        UnknownComponentError,
+        match=r"with strategy 'layerwise' of mapping-plugin-layerwise .* by mapping-plugin-rival.*pip install",
+    ) as caught:
+        MappingModel.load(file, targets.mlp(), registry=others)
+    assert str(caught.value).count(str(file)) == 1
