@@ -15,8 +15,10 @@ these may change:
     Running statistics are dropped: norms use the batch at hand, in evaluation too, so nothing
     has to be tracked or saved. Outputs then depend on the batch; not for batches of one.
 
-Whatever the policy, the vectors of spectral norms are tracked: they follow the weights, which
-move, and with old ones the norm would not be 1.
+Whatever the policy, buffers that are not persistent are the module's scratch, such as a cache or a
+mask that grows: they change as in ordinary use, on private copies, and are not saved. And the
+vectors of spectral norms are tracked: they follow the weights, which move, and with old ones the
+norm would not be 1.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ POLICIES = ("frozen", "tracked", "batch")
 
 @define(frozen=True)
 class BufferPlan:
-    """Names of the tracked buffers and of the modules that stay in evaluation mode."""
+    """Names of the tracked and the scratch buffers, and of the modules that stay in evaluation mode."""
 
     tracked: frozenset[str]
+    scratch: frozenset[str]
     always_eval: frozenset[str]
 
 
@@ -47,23 +50,28 @@ def plan_buffers(target: nn.Module, policy: str) -> BufferPlan:
     """
     if policy not in POLICIES:
         raise ConfigError(f"{policy!r} is not one of {', '.join(POLICIES)}", path="buffers")
-    persistent = {name for name in target.state_dict(keep_vars=True) if name in dict(target.named_buffers())}
+    buffers = {name for name, _ in target.named_buffers()}
+    persistent = buffers & target.state_dict(keep_vars=True).keys()
+    statistics = {
+        f"{path}.{leaf}" if path else leaf for path, module in target.named_modules() for leaf in statistics_of(module)
+    }
+    scratch = frozenset(buffers - persistent - statistics)
     if policy == "tracked":
-        return BufferPlan(frozenset(persistent), frozenset())
+        return BufferPlan(frozenset(persistent), scratch, frozenset())
     tracked = _spectral_vectors(target)
     if policy == "batch":
         _refuse_other_norms(target)
-        return BufferPlan(frozenset(tracked), frozenset())
+        return BufferPlan(frozenset(tracked), scratch - tracked, frozenset())
     always_eval: set[str] = set()
     for path, module in target.named_modules():
-        statistics = statistics_of(module)
-        if not statistics:
+        own = statistics_of(module)
+        if not own:
             continue
         if _estimated(module):
             always_eval.add(path)
         else:
-            tracked |= {f"{path}.{leaf}" if path else leaf for leaf in statistics}
-    return BufferPlan(frozenset(tracked), frozenset(always_eval))
+            tracked |= {f"{path}.{leaf}" if path else leaf for leaf in own}
+    return BufferPlan(frozenset(tracked), scratch - tracked, frozenset(always_eval))
 
 
 def _spectral_vectors(target: nn.Module) -> set[str]:

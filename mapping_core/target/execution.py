@@ -27,9 +27,14 @@ def skeleton_of(target: nn.Module) -> nn.Module:
     return _copy_with(target, lambda name, tensor: tensor.detach().to("meta"))
 
 
+def skeleton_again(skeleton: nn.Module) -> nn.Module:
+    """Copy a skeleton; a buffer that its module has made in a pass comes with its values."""
+    return _copy_with(skeleton, lambda name, tensor: tensor.detach().clone())
+
+
 def filled(skeleton: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Copy a skeleton with real weights in it: a plain module that shares nothing with anything."""
-    return _copy_with(skeleton, lambda name, tensor: tensors[name].detach().clone())
+    return _copy_with(skeleton, lambda name, tensor: tensors.get(name, tensor).detach().clone())
 
 
 def _copy_with(module: nn.Module, replacement: Callable[[str, Tensor], Tensor]) -> nn.Module:

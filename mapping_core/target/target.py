@@ -13,9 +13,10 @@ from mapping_core.errors import TargetError
 from mapping_core.target import execution
 from mapping_core.target.attributes import recomputed_attributes
 from mapping_core.target.base import base_tensors
-from mapping_core.target.buffers import plan_buffers, use_batch_statistics
+from mapping_core.target.buffers import BufferPlan, plan_buffers, use_batch_statistics
 from mapping_core.target.fingerprint import fingerprint
 from mapping_core.target.hidden import refuse_hidden_parameters
+from mapping_core.target.inference import is_transformed
 from mapping_core.target.layout import Layout
 from mapping_core.target.lazy import LazyExecution, Provider, find_units
 from mapping_core.target.roles import Pattern
@@ -28,8 +29,8 @@ class Target(nn.Module):
 
     `base` holds theta_0 of the mapped parameters, `frozen` the parameters that keep their
     values, `trained` those that train directly, `tracked` the buffers that may change,
-    `constants` the others. All but `base`, and `frozen` when it is shared, are private copies.
-    Only `trained` and `tracked` are in `state_dict()`.
+    `scratch` those that may too and are not persistent, `constants` the others. All but `base`,
+    and `frozen` when it is shared, are private copies. Only `trained` and `tracked` are in `state_dict()`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Target(nn.Module):
         copies = execution.copy_tensors({spec.name: parameters[spec.name] for spec in layout.trained})
         self.trained = TensorTree({name: nn.Parameter(tensor) for name, tensor in copies.items()}, persistent=True)
         self._aliases = {alias: spec.name for spec in layout.parameters for alias in spec.aliases}
-        self._place_buffers(module, plan.tracked)
+        self._place_buffers(module, plan)
         self._drop_names_of_one_place(module)
         self._units = find_units(self.skeleton, self._mapped_names(), units)
         self._computed = recomputed_attributes(module)
@@ -84,7 +85,7 @@ class Target(nn.Module):
             return ()
         return tuple(tensor._version for tensor in self.base.as_dict().values() if not tensor.is_inference())
 
-    def _place_buffers(self, module: nn.Module, tracked: frozenset[str]) -> None:
+    def _place_buffers(self, module: nn.Module, plan: BufferPlan) -> None:
         present = dict(self.skeleton.named_buffers())
         buffers = {name: buffer for name, buffer in module.named_buffers() if name in present}
         first_name = {id(buffer): name for name, buffer in buffers.items()}
@@ -92,8 +93,13 @@ class Target(nn.Module):
             if name not in buffers and id(buffer) in first_name:
                 self._aliases[name] = first_name[id(buffer)]
         copies = execution.copy_tensors(buffers)
-        self.tracked = TensorTree({k: v for k, v in copies.items() if k in tracked}, persistent=True)
-        self.constants = TensorTree({k: v for k, v in copies.items() if k not in tracked}, persistent=False)
+        self.tracked = TensorTree({k: v for k, v in copies.items() if k in plan.tracked}, persistent=True)
+        self.scratch = TensorTree({k: v for k, v in copies.items() if k in plan.scratch}, persistent=False)
+        changing = plan.tracked | plan.scratch
+        self.constants = TensorTree({k: v for k, v in copies.items() if k not in changing}, persistent=False)
+        # The fingerprint is of what was given; it is not computed before somebody asks.
+        self._given_scratch = execution.copy_tensors(self.scratch.as_dict())
+        self._overwritten: set[str] = set()  # constants that the target was seen to write to
 
     def _drop_names_of_one_place(self, module: nn.Module) -> None:
         """Leave out aliases that only name a shared module's own tensor by another path.
@@ -148,6 +154,7 @@ class Target(nn.Module):
             **self.frozen.as_dict(),
             **self.trained.as_dict(),
             **self.tracked.as_dict(),
+            **self.scratch.as_dict(),
             **self.constants.as_dict(),
         }
 
@@ -177,9 +184,13 @@ class Target(nn.Module):
         """Run `call` on the kept tensors: one thread at a time, constants safe, tracked buffers written back."""
         self._follow_mode()
         tensors = self.kept()
-        if self.training:
-            # A module may write to its buffers in training mode; constants must not change.
-            tensors.update(execution.copy_tensors(self.constants.as_dict()))
+        # A module may write to its buffers, and constants must not change. In evaluation mode few
+        # do, and the first pass shows which.
+        constants = self.constants.as_dict()
+        if not self.training and (torch.compiler.is_compiling() or self._passed in self._watched):
+            constants = {name: tensor for name, tensor in constants.items() if name in self._overwritten}
+        copies = execution.copy_tensors(constants)
+        tensors.update(copies)
         if torch.compiler.is_compiling():
             output = call(tensors)
             self._write_back(tensors)
@@ -187,25 +198,48 @@ class Target(nn.Module):
         # One skeleton holds one set of weights at a time: two threads would mix theirs.
         with self._lock:
             try:
-                output = self._watched_call(call, tensors)
+                if self._passed in self._watched:
+                    output = call(tensors)
+                else:
+                    output = self._watched_call(call, tensors)
+                    self._overwritten |= {n for n, copy in copies.items() if not torch.equal(copy, constants[n])}
             finally:
                 execution.release(self.skeleton, self._computed, self._recurrent)
         self._write_back(tensors)
         return output
 
+    @property
+    def _passed(self) -> tuple[bool, bool]:
+        """The state of a pass as far as what it does may depend on it."""
+        return self.training, torch.is_grad_enabled()
+
     def _write_back(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, buffer in self.tracked.as_dict().items():
-            if tensors[name] is not buffer:  # the module put another tensor in its place
-                buffer.copy_(tensors[name].detach())
+        # What a module remembers of many models at once is of no use to one.
+        for tree in (self.tracked,) if is_transformed() else (self.tracked, self.scratch):
+            for name, buffer in tree.as_dict().items():
+                new = tensors[name]
+                if new is not buffer:  # the module put another tensor in its place
+                    if new.shape == buffer.shape and new.dtype == buffer.dtype:
+                        buffer.copy_(new.detach())
+                    else:
+                        tree.put(name, new.detach().clone())
+                elif buffer.grad_fn is not None:  # written to under a gradient, which ends with the pass
+                    tree.put(name, buffer.detach())
 
     def _watched_call(self, call: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
-        state = (self.training, torch.is_grad_enabled())
-        if state in self._watched:
-            return call(tensors)
-        with watched(self.skeleton, Target._guarded.__code__, gradient=torch.is_grad_enabled()):
+        frozen = self.frozen.as_dict()
+        with watched(self.skeleton, Target._guarded.__code__, frozen, self._written_to, gradient=self._passed[1]):
             output = call(tensors)
-        self._watched.add(state)
+        self._watched.add(self._passed)
         return output
+
+    def _written_to(self, name: str, renormed: bool) -> None:
+        """The target is about to write to a frozen parameter."""
+        if renormed and not self._shared:
+            self.fingerprint()  # while it is as it was given; an embedding's max_norm does the same to it after loading
+            return
+        fix = "use share_base=False" if renormed else "make it a buffer, and use buffers='tracked'"
+        raise TargetError(f"forward() writes to the frozen parameter {name!r}, which must keep its values: {fix}")
 
     def _name_aliases(self, tensors: dict[str, Tensor]) -> None:
         for alias, name in self._aliases.items():
@@ -232,10 +266,11 @@ class Target(nn.Module):
         """A hash of everything that is given and not trained, as it was given."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self._given())
+            self._given_scratch.clear()
         return self._fingerprint
 
     def _given(self) -> dict[str, Tensor]:
-        return {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict()}
+        return {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict(), **self._given_scratch}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.half()` rounds the base, and a file must still fit the target as it was given.
@@ -247,7 +282,7 @@ class Target(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
         # Modules may remember tensors of their last pass, whose graph can be neither copied nor pickled.
-        state["skeleton"] = execution.skeleton_of(self.skeleton)
+        state["skeleton"] = execution.skeleton_again(self.skeleton)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

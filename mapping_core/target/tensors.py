@@ -43,3 +43,8 @@ class TensorTree(nn.Module):
     def as_dict(self) -> dict[str, Tensor]:
         """The tensors by name, as they are now."""
         return {name: slot[leaf] for name, (slot, leaf) in self._slots.items()}  # type: ignore[misc]
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        """Set another tensor in the place of one; it may have another shape."""
+        slot, leaf = self._slots[name]
+        slot[leaf] = tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -19,7 +19,14 @@ _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 
 @contextmanager
-def watched(skeleton: nn.Module, boundary: CodeType, *, gradient: bool) -> Iterator[None]:
+def watched(
+    skeleton: nn.Module,
+    boundary: CodeType,
+    frozen: Mapping[str, torch.Tensor],
+    written_to: Callable[[str, bool], None],
+    *,
+    gradient: bool,
+) -> Iterator[None]:
     """Raise `TargetError` when, inside, the skeleton is run in a way that generated weights do not survive.
 
     Activation checkpointing *in* the target: a checkpointed block runs again during the
@@ -30,6 +37,9 @@ def watched(skeleton: nn.Module, boundary: CodeType, *, gradient: bool) -> Itera
     A weight used through a reference that is not the module's own: the skeleton has no values
     there, and some operations (`functional.linear` is one) take a tensor without values
     beside real ones and return memory as it lies.
+
+    A write to a `frozen` parameter: `written_to` is called before it happens, with the name and
+    whether it is an embedding's ``max_norm``.
     """
     names = {module: name for name, module in skeleton.named_modules()}
 
@@ -39,7 +49,7 @@ def watched(skeleton: nn.Module, boundary: CodeType, *, gradient: bool) -> Itera
 
     handles = [module.register_forward_pre_hook(look) for module in names]
     try:
-        with _Watch(skeleton, boundary, gradient):
+        with _Watch(skeleton, boundary, frozen, written_to, gradient):
             yield
     finally:
         for handle in handles:
@@ -49,12 +59,21 @@ def watched(skeleton: nn.Module, boundary: CodeType, *, gradient: bool) -> Itera
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the tensors of every operation."""
 
-    def __init__(self, skeleton: nn.Module, boundary: CodeType, gradient: bool) -> None:
+    def __init__(
+        self,
+        skeleton: nn.Module,
+        boundary: CodeType,
+        frozen: Mapping[str, torch.Tensor],
+        written_to: Callable[[str, bool], None],
+        gradient: bool,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._skeleton = skeleton
         self._boundary = boundary
         self._gradient = gradient
-        self._empty = {id(tensor): name for name, tensor in _tensors(skeleton).items()}
+        self._empty = {id(tensor): name for name, tensor in _tensors(skeleton).items() if tensor.is_meta}
+        self._frozen = {tensor.untyped_storage().data_ptr(): name for name, tensor in frozen.items() if tensor.numel()}
+        self._written_to = written_to
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -71,7 +90,18 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for name, tensor in _tensors(self._skeleton).items():
                 if id(tensor) in given:
                     raise _checkpointed(f"a function that uses {name!r}")
+        if self._frozen and func._schema.is_mutable:
+            for tensor in _written(func, args, kwargs or {}):
+                if written := self._frozen.get(tensor.untyped_storage().data_ptr()):
+                    self._written_to(written, func is torch.ops.aten.embedding_renorm_.default)
         return func(*args, **(kwargs or {}))
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operation is about to write to."""
+    given = {**dict(zip((each.name for each in func._schema.arguments), args, strict=False)), **kwargs}
+    outputs = [given.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
 
 def _tensors(skeleton: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,3 +213,132 @@ def test_replaced_buffers_when_compiled() -> None:
     exported = model.export()
     assert int(exported.get_buffer("count")) == 2
     assert torch.equal(exported.get_buffer("last"), out[0])
+
+
+class Remembers(nn.Module):
+    """Keeps what it has seen in buffers that are not persistent, and how much that is in plain attributes."""
+
+    seen: Tensor
+    table: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(6, 3)
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros(8, 3), persistent=False)
+        self._grow(2)
+
+    def _grow(self, length: int) -> None:
+        self.length = length
+        self.register_buffer("table", torch.arange(float(length))[:, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.length:
+            self._grow(len(x))
+        out: Tensor = self.linear(x) + self.table[: len(x)]
+        self.seen[self.calls % 8] = out[0]
+        self.calls += 1
+        return out + self.seen.detach().sum(0)
+
+
+@pytest.mark.parametrize("policy", ["frozen", "tracked", "batch"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("lazy", [True, False])
+def test_scratch_is_as_in_the_target(policy: str, training: bool, lazy: bool, tmp_path: Path) -> None:
+    """Buffers that are not persistent change in place, and in shape, as in the target, and are not saved."""
+    target, twin = Remembers().train(training), Remembers().train(training)
+    model = MappingModel(target, 8, "slvt", buffers=policy, lazy=lazy)
+    for length in (2, 5, 5, 3):
+        x = torch.randn(length, 6)
+        torch.testing.assert_close(model(x), twin(x))
+        twin.seen.detach_()
+        model(x[:1]).sum().backward()
+        twin(x[:1])
+        twin.seen.detach_()
+    assert not target.seen.any()
+    assert len(target.table) == 2
+    torch.testing.assert_close(copy.deepcopy(model)(x), twin(x))
+    model.save(tmp_path / "m")
+    assert MappingModel.load(tmp_path / "m", target).target.scratch.as_dict()["table"].shape == (2, 1)
+
+
+def test_frozen_buffers_do_not_move_in_evaluation(tmp_path: Path) -> None:
+    """Under "frozen" a module that counts in evaluation too gives the same each time, and its file fits."""
+
+    class Counts(Stateful):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.count
+
+    target = Counts().eval()
+    model = MappingModel(target, 8, "slvt")
+    x = torch.randn(4, 6)
+    for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            outputs = [model(x) for _ in range(3)]
+        assert torch.equal(outputs[0], outputs[2])
+    model.save(tmp_path / "m")
+    assert torch.equal(MappingModel.load(tmp_path / "m", target)(x), outputs[0])
+
+
+def test_a_buffer_made_in_a_pass() -> None:
+    """A buffer that is None before the first pass is made by it, and comes along in copies and exports."""
+
+    class Late(nn.Module):
+        ones: Tensor | None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("ones", None, persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.ones is None:
+                self.ones = torch.ones(3)
+            out: Tensor = self.linear(x) * self.ones
+            return out
+
+    target = Late()
+    model = MappingModel(target, 8, "slvt")
+    x = torch.randn(4, 6)
+    for each in (model, model.eval(), copy.deepcopy(model), model.export()):
+        assert torch.equal(each(x), target(x))
+
+
+class Clamps(nn.Module):
+    """Writes to a parameter that does not train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.book = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.book.data.view(-1).mul_(0.5)
+        out: Tensor = self.linear(x) * self.book
+        return out
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_frozen_parameter_that_is_written_to(share: bool) -> None:
+    """A forward that writes to a frozen parameter is refused before it has, with what to do."""
+    target = Clamps()
+    model = MappingModel(target, 8, "slvt", share_base=share)
+    with pytest.raises(TargetError, match=r"writes to the frozen parameter 'book'.*make it a buffer"):
+        model(torch.randn(4, 6))
+    assert target.book.tolist() == model.target.frozen.as_dict()["book"].tolist() == [1, 1, 1]
+
+
+def test_frozen_embeddings_with_max_norm(tmp_path: Path) -> None:
+    """A frozen embedding with max_norm runs, on private memory alone, and its file fits."""
+    torch.manual_seed(0)
+    target = nn.Sequential(nn.Embedding(5, 4, max_norm=0.1), nn.Linear(4, 2))
+    before = target.get_parameter("0.weight").clone()
+    tokens = torch.arange(5)
+    with pytest.raises(TargetError, match=r"'0\.weight'.*use share_base=False"):
+        MappingModel(target, 6, "slvt", frozen="0", share_base=True)(tokens)
+    model = MappingModel(target, 6, "slvt", frozen="0")
+    output = model(tokens)
+    model.save(tmp_path / "m")
+    assert torch.equal(target.get_parameter("0.weight"), before)
+    assert torch.equal(MappingModel.load(tmp_path / "m", target)(tokens), output)
