@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from mapping_core.errors import BudgetError, ConfigError, PluginError
@@ -20,7 +21,7 @@ def checked_seed(seed: int) -> int:
 
 def latent_budget(latent_dim: int, layout: Layout) -> int:
     """What of `latent_dim` is left for latents after what trains directly; at least 1, at most the mapped weights."""
-    if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
+    if isinstance(latent_dim, bool) or not isinstance(latent_dim, Integral) or latent_dim < 1:
         raise BudgetError(f"latent_dim must be an integer of at least 1, got {latent_dim!r}")
     trained = sum(spec.numel for spec in layout.trained)
     if trained >= latent_dim:
@@ -35,7 +36,7 @@ def latent_budget(latent_dim: int, layout: Layout) -> int:
             + (f" and {trained:,} directly trained ones" if trained else "")
             + f": a latent as large as the weights saves nothing, use latent_dim <= {weights + trained:,}"
         )
-    return latent_dim - trained
+    return int(latent_dim) - trained
 
 
 def check_generator(generator: Generator, *, name: str, layout: Layout, budget: int) -> None:

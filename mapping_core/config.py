@@ -32,8 +32,9 @@ class RunConfig:
 
     `target` is a built-in name or ``"package.module:Name"``, called with
     `target_arguments`; `data` likewise names a function that returns the loaders
-    ``(train, validation)``. A component given by name, as the defaults are, is looked up
-    when the configuration is read.
+    ``(train, validation)``. `mapped`, `trained` and `frozen` are patterns, as for
+    `MappingModel`. A component given by name, as the defaults are, is looked up when the
+    configuration is read.
     """
 
     target: str
@@ -44,8 +45,12 @@ class RunConfig:
     strategy: GeneratorConfig | str = "layerwise"
     mapper: MapperConfig | str = "srht"
     modulation: ModulationConfig | str | None = None
+    mapped: tuple[str, ...] | None = None
+    trained: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
     base: str = "current"
     buffers: str = "frozen"
+    lazy: bool = False
     seed: int = field(default=0, validator=ge(0))
     trainer: TrainerConfig = field(factory=TrainerConfig)
 

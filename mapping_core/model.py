@@ -63,6 +63,7 @@ class MappingModel(nn.Module):
     (True, 20)
     """
 
+    @torch.inference_mode(False)  # tensors made in inference mode could never train
     def __init__(
         self,
         target_model: nn.Module,
@@ -103,7 +104,7 @@ class MappingModel(nn.Module):
         #: The role patterns in a form that a file can hold.
         self.roles = rules.portable(target_model)
         budget = latent_budget(latent_dim, self.layout)
-        self.latent_dim = latent_dim
+        self.latent_dim = int(latent_dim)
         self.generator = self._build_generator(budget)
         self._latent_sizes = self.generator.latent_sizes
         check_generator(self.generator, name=self.strategy.name, layout=self.layout, budget=budget)
@@ -336,7 +337,8 @@ class MappingModel(nn.Module):
     def export_state_dict(self) -> dict[str, Any]:
         """The `state_dict` of `export()`: what the target's own `load_state_dict` takes.
 
-        Tensors by name, and the extra state of modules that have one (`get_extra_state`).
+        Tensors by name, and the extra state of modules that have one (`get_extra_state`). With
+        ``buffers="batch"`` there are no running statistics in it: load it with ``strict=False``.
         """
         return dict(self.export().state_dict())
 

@@ -45,8 +45,12 @@ def build_trainer(config: RunConfig, registry: Registry) -> MappingTrainer:
             if config.modulation is None
             else registry.resolve(ModulationConfig, config.modulation, path="modulation")
         ),
+        mapped=config.mapped,
+        trained=config.trained,
+        frozen=config.frozen,
         base=config.base,
         buffers=config.buffers,
+        lazy=config.lazy,
         seed=config.seed,
         registry=registry,
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping
+from typing import Any
 
+import numpy
 import pytest
 import torch
 from attrs import define
@@ -344,3 +346,17 @@ def test_embeddings_with_sparse_gradients(make: type[nn.Module], lazy: bool) -> 
     trained = MappingModel(nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2)), 36, trained="0")
     trained(tokens).sum().backward()
     assert [p.grad.is_sparse for p in trained.parameters() if p.grad is not None] == [False, True]
+
+
+def test_built_in_inference_mode() -> None:
+    """A model that is built under `inference_mode` trains like any other."""
+    with torch.inference_mode():
+        model = MappingModel(targets.mlp(), 16, "slvt")
+    model(torch.randn(2, 6)).sum().backward()
+    assert model.latent.grad is not None
+
+
+def test_a_budget_of_another_integer_type() -> None:
+    """An integer of NumPy is an integer."""
+    budget: Any = numpy.int64(16)
+    assert MappingModel(targets.mlp(), budget, "slvt").latent_dim == 16

@@ -156,11 +156,13 @@ def test_build_trainer_takes_components(folder: Path) -> None:
     """A `RunConfig` made in Python, with components as objects or names, gives the trainer it describes."""
     sys.path.insert(0, str(folder))
     registry = Registry.discover()
-    config = RunConfig(**RUN, mapper=registry.resolve("mapper", "orthogonal"), buffers="tracked")  # type: ignore[arg-type]
+    config = RunConfig(**RUN, mapper=registry.resolve("mapper", "orthogonal"), buffers="tracked", frozen=("*.bias",))  # type: ignore[arg-type]
     trainer = build_trainer(config, registry)
     assert isinstance(trainer.model, MappingModel)
     assert trainer.model.mapper.name == "orthogonal"
     assert trainer.model.buffer_policy == "tracked"
+    assert all(spec.name.endswith(".bias") for spec in trainer.model.layout.frozen)
+    assert trainer.model.layout.frozen
     assert trainer.config.seed == 5
     with pytest.raises(ConfigError, match="modulation: no modulation named 'gain'"):
         build_trainer(RunConfig(**RUN, modulation="gain"), registry)  # type: ignore[arg-type]
