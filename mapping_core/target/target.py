@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -62,6 +63,8 @@ class Target(nn.Module):
         self._aliases = {alias: spec.name for spec in layout.parameters for alias in spec.aliases}
         self._place_buffers(module, plan)
         self._drop_names_of_one_place(module)
+        #: The user's own weights, to notice a target that reaches them past the module.
+        self._originals = {spec.name: weakref.ref(parameters[spec.name]) for spec in layout.mapped}
         self._units = find_units(self.skeleton, self._mapped_names(), units)
         self._computed = recomputed_attributes(module)
         # The gradient of a generated weight is dense, and the mapping reads it as such.
@@ -228,7 +231,10 @@ class Target(nn.Module):
 
     def _watched_call(self, call: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
         frozen = self.frozen.as_dict()
-        with watched(self.skeleton, Target._guarded.__code__, frozen, self._written_to, gradient=self._passed[1]):
+        alive = {name: reference() for name, reference in self._originals.items()}
+        originals = {id(tensor): name for name, tensor in alive.items() if tensor is not None}
+        boundary = Target._guarded.__code__
+        with watched(self.skeleton, boundary, frozen, originals, self._written_to, gradient=self._passed[1]):
             output = call(tensors)
         self._watched.add(self._passed)
         return output
@@ -281,6 +287,7 @@ class Target(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        state["_originals"] = {}  # of this process, and of this model alone
         # Modules may remember tensors of their last pass, whose graph can be neither copied nor pickled.
         state["skeleton"] = execution.skeleton_again(self.skeleton)
         return state

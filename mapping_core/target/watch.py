@@ -23,6 +23,7 @@ def watched(
     skeleton: nn.Module,
     boundary: CodeType,
     frozen: Mapping[str, torch.Tensor],
+    originals: Mapping[int, str],
     written_to: Callable[[str, bool], None],
     *,
     gradient: bool,
@@ -36,7 +37,8 @@ def watched(
 
     A weight used through a reference that is not the module's own: the skeleton has no values
     there, and some operations (`functional.linear` is one) take a tensor without values
-    beside real ones and return memory as it lies.
+    beside real ones and return memory as it lies. The same for a weight of the user's own
+    module, reached through a global: `originals` has the names by the tensors' ids.
 
     A write to a `frozen` parameter: `written_to` is called before it happens, with the name and
     whether it is an embedding's ``max_norm``.
@@ -49,7 +51,7 @@ def watched(
 
     handles = [module.register_forward_pre_hook(look) for module in names]
     try:
-        with _Watch(skeleton, boundary, frozen, written_to, gradient):
+        with _Watch(skeleton, boundary, frozen, originals, written_to, gradient):
             yield
     finally:
         for handle in handles:
@@ -64,6 +66,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         skeleton: nn.Module,
         boundary: CodeType,
         frozen: Mapping[str, torch.Tensor],
+        originals: Mapping[int, str],
         written_to: Callable[[str, bool], None],
         gradient: bool,
     ) -> None:
@@ -71,7 +74,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._skeleton = skeleton
         self._boundary = boundary
         self._gradient = gradient
-        self._empty = {id(tensor): name for name, tensor in _tensors(skeleton).items() if tensor.is_meta}
+        empty = {id(tensor): name for name, tensor in _tensors(skeleton).items() if tensor.is_meta}
+        self._out_of_reach = {**originals, **empty}
         self._frozen = {tensor.untyped_storage().data_ptr(): name for name, tensor in frozen.items() if tensor.numel()}
         self._written_to = written_to
 
@@ -81,10 +85,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.detach.default:  # asks for no value
             return func(*args, **(kwargs or {}))
         given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        for key in given & self._empty.keys():
+        for key in given & self._out_of_reach.keys():
             raise TargetError(
-                f"{self._empty[key]!r} is used through a reference that is not its module's own (an attribute, a "
-                "closure, a cache) and that generated weights do not reach: read it from its module in forward()"
+                f"{self._out_of_reach[key]!r} is used through a reference that is not its module's own (an attribute, "
+                "a closure, a global, a cache) and that generated weights do not reach: read it from its module in "
+                "forward()"
             )
         if self._gradient and _is_checkpointed(self._boundary):
             for name, tensor in _tensors(self._skeleton).items():

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
 from mapping_core.conversion import structure
-from mapping_core.errors import ConfigError, DataError, MappingError, NonFiniteError, TargetError
+from mapping_core.errors import ConfigError, DataError, MappingError, NonFiniteError
 from mapping_core.interfaces.callback import Callback
-from mapping_core.interfaces.loss import Loss, LossStep
-from mapping_core.model import MappingModel
+from mapping_core.interfaces.loss import Loss
 from mapping_core.registry import Registry
-from mapping_core.target.wrappers import unwrapped
+from mapping_core.training.arguments import check_optimization, make_folders
 from mapping_core.training.averages import Averages
 from mapping_core.training.batches import Batch, adapt_batch
 from mapping_core.training.config import TrainerConfig
@@ -30,6 +29,7 @@ from mapping_core.training.history import EpochRecord, History, StepRecord
 from mapping_core.training.modes import all_modules, evaluation_mode
 from mapping_core.training.optimization import default_optimizer, default_schedule
 from mapping_core.training.phases import PhaseRunner
+from mapping_core.training.steps import forward_step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,6 +51,7 @@ class MappingTrainer:
     `callbacks` are `Callback` objects, components, or names; a progress bar, and with
     `run_dir` a log and a checkpoint, are there unless `callbacks` brings its own of that kind.
 
+    >>> from mapping_core import MappingModel
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     >>> loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16)
@@ -88,7 +89,7 @@ class MappingTrainer:
         registry: Registry | None = None,
     ) -> None:
         registry = registry if registry is not None else Registry.discover()
-        _check(model, optimizer, scheduler)
+        check_optimization(model, optimizer, scheduler)
         if not isinstance(callbacks, list | tuple):
             raise ConfigError(f"must be a list, got {callbacks!r}", path="callbacks")
         own_loss = loss if isinstance(loss, Loss) else None
@@ -164,7 +165,7 @@ class MappingTrainer:
             raise DataError(f"val_loader must be an iterable of batches, got {type(self.val_loader).__name__}")
         if self.val_loader is not None and loader_length(self.val_loader) == 0:
             raise DataError("val_loader is empty: pass val_loader=None to train without validation")
-        _make_folder(self.config.run_dir)
+        make_folders(self.config.run_dir)
         seed_everything(self.config.seed)
         if not any(module.training for module in all_modules(self.model)):
             self.model.train()
@@ -240,7 +241,7 @@ class MappingTrainer:
         if begins:
             self._events.emit("on_phase_change", self, phase)
         self._events.emit("on_batch_start", self, raw)
-        step = self._forward(engine, raw)
+        step = forward_step(self.model, engine.module, self.batch_adapter(raw))
         loss: Tensor = self.loss(step)
         items = self.loss.items(step)
         if items == 0:  # its mean is over nothing, which is NaN
@@ -271,32 +272,11 @@ class MappingTrainer:
         averages = Averages()
         with evaluation_mode(self.model):
             for raw in engine.batches(loader, epoch=0):
-                step = self._forward(engine, raw)
+                step = forward_step(self.model, engine.module, self.batch_adapter(raw))
                 averages.add({"loss": self.loss(step), **self.loss.metrics(step)}, items=self.loss.items(step))
         if averages.items == 0:
             raise DataError("the validation loader gave no batch with items")
         return averages.means()
-
-    def _forward(self, engine: Engine, raw: Any) -> LossStep:
-        batch = self.batch_adapter(raw)
-        if not isinstance(batch, Batch):
-            raise DataError(
-                "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
-                f"{type(batch).__name__}"
-            )
-        model = unwrapped(self.model)
-
-        def evaluate(latents: Mapping[str, Tensor]) -> Any:
-            if not isinstance(model, MappingModel):
-                raise DataError("this model has no latents to evaluate it under")
-            return model.call(model.generate_weights(latents), *batch.args, **batch.kwargs)
-
-        return LossStep(
-            predictions=engine.module(*batch.args, **batch.kwargs),
-            targets=batch.targets,
-            latents=model.latents if isinstance(model, MappingModel) else {},
-            evaluate=evaluate,
-        )
 
     def _built_callbacks(self) -> list[Callback]:
         context = CallbackContext(run_dir=self.config.run_dir)
@@ -310,43 +290,3 @@ class MappingTrainer:
         given = {each.name for each in self.config.callbacks}
         built = [self._registry.resolve(CallbackConfig, name).build(context) for name in names if name not in given]
         return [each for each in built if not any(isinstance(other, type(each)) for other in own)]
-
-
-def _make_folder(run_dir: Path | None) -> None:
-    """Make a run's folders now: a place that cannot be written to must not end a run that is done."""
-    if run_dir is None:
-        return
-    try:
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{run_dir} cannot be made and written to: {error.strerror or error}", path="run_dir"
-        ) from error
-
-
-def _check(model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise TargetError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if optimizer is None:
-        if scheduler is not None:
-            raise ConfigError("needs the optimizer it belongs to: pass both", path="scheduler")
-        return
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigError(f"must be a torch.optim.Optimizer, got {optimizer!r}", path="optimizer")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigError(
-            "LBFGS evaluates the loss several times a step, which this trainer does not", path="optimizer"
-        )
-    own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        raise ConfigError(
-            f"holds no parameter of this {type(model).__name__}: make it of model.parameters()", path="optimizer"
-        )
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise ConfigError(
-            "ReduceLROnPlateau steps on a metric, and schedulers here step after each optimiser step: step it in a "
-            "callback's on_validation_end",
-            path="scheduler",
-        )
-    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        raise ConfigError("belongs to another optimizer: make it of the one that is passed", path="scheduler")

@@ -300,3 +300,35 @@ def test_the_watch_leaves_nothing_behind() -> None:
     assert torch.equal(model(x), first)
     assert not any(module._forward_pre_hooks for module in model.skeleton.modules())
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+class ReachesAGlobal(nn.Module):
+    """Uses whatever module stands in `GLOBAL`, or its weight alone, instead of its own."""
+
+    def __init__(self, *, weight_alone: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.weight_alone = weight_alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        module = GLOBAL[0]
+        assert isinstance(module, ReachesAGlobal)
+        output: Tensor = nn.functional.linear(x, module.layer.weight) if self.weight_alone else module.layer(x)
+        return output
+
+
+GLOBAL: list[nn.Module] = []
+
+
+@pytest.mark.parametrize("weight_alone", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_weight_reached_through_a_global(weight_alone: bool, lazy: bool) -> None:
+    """A target that reaches its own weights through a global would train nothing: the first pass says so."""
+    target = ReachesAGlobal(weight_alone=weight_alone)
+    GLOBAL[:] = [target]
+    model = MappingModel(target, 4, lazy=lazy)
+    for _ in range(2):
+        with pytest.raises(TargetError, match=r"'layer\.weight' is used through a reference"):
+            model(torch.randn(2, 3))
+    with torch.no_grad(), pytest.raises(TargetError, match=r"'layer\.weight' is used through a reference"):
+        model.eval()(torch.randn(2, 3))

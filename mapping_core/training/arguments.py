@@ -1,0 +1,54 @@
+"""A trainer's arguments, checked before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from mapping_core.errors import ConfigError, TargetError
+
+
+def make_folders(run_dir: Path | None) -> None:
+    """Make a run's folders now: a place that cannot be written to must not end a run that is done."""
+    if run_dir is None:
+        return
+    try:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{run_dir} cannot be made and written to: {error.strerror or error}", path="run_dir"
+        ) from error
+
+
+def check_optimization(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None
+) -> None:
+    """Hold model, optimizer and scheduler to what the loop does with them, and to each other."""
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if optimizer is None:
+        if scheduler is not None:
+            raise ConfigError("needs the optimizer it belongs to: pass both", path="scheduler")
+        return
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"must be a torch.optim.Optimizer, got {optimizer!r}", path="optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError(
+            "LBFGS evaluates the loss several times a step, which this trainer does not", path="optimizer"
+        )
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise ConfigError(
+            f"holds no parameter of this {type(model).__name__}: make it of model.parameters()", path="optimizer"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ConfigError(
+            "ReduceLROnPlateau steps on a metric, and schedulers here step after each optimiser step: step it in a "
+            "callback's on_validation_end",
+            path="scheduler",
+        )
+    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ConfigError("belongs to another optimizer: make it of the one that is passed", path="scheduler")

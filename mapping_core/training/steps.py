@@ -1,0 +1,36 @@
+"""One forward pass of a model, as a loss sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from mapping_core.errors import DataError
+from mapping_core.interfaces.loss import LossStep
+from mapping_core.model import MappingModel
+from mapping_core.target.wrappers import unwrapped
+from mapping_core.training.batches import Batch
+
+
+def forward_step(model: nn.Module, module: nn.Module, batch: Any) -> LossStep:
+    """Run `module`, which is `model` set up on its device, on what a batch adapter returned."""
+    if not isinstance(batch, Batch):
+        raise DataError(
+            "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
+            f"{type(batch).__name__}"
+        )
+    plain = unwrapped(model)
+
+    def evaluate(latents: Mapping[str, Tensor]) -> Any:
+        if not isinstance(plain, MappingModel):
+            raise DataError("this model has no latents to evaluate it under")
+        return plain.call(plain.generate_weights(latents), *batch.args, **batch.kwargs)
+
+    return LossStep(
+        predictions=module(*batch.args, **batch.kwargs),
+        targets=batch.targets,
+        latents=plain.latents if isinstance(plain, MappingModel) else {},
+        evaluate=evaluate,
+    )
