@@ -18,7 +18,7 @@ from mapping_core.interfaces.modulation import Modulation
 from mapping_core.target.layout import ParameterSpec
 
 #: From how many weights on writing them in one pass wins: below, they stay in the cache, and
-#: what costs is the number of operations (`benchmarks/perf` shows both).
+#: what costs is the number of operations (`python -m benchmarks.perf.one_pass` shows both).
 WORTH_ONE_PASS = 1 << 18
 
 
