@@ -39,6 +39,16 @@ def latent_budget(latent_dim: int, layout: Layout) -> int:
     return int(latent_dim) - trained
 
 
+def check_inner_budget(latent_dim: int, layout: Layout, *, name: str) -> None:
+    """Refuse more latent numbers than there are numbers to generate by a strategy inside another."""
+    numbers = sum(spec.numel for spec in layout.mapped)
+    if not 1 <= latent_dim <= numbers:
+        raise BudgetError(
+            f"latent_dim={latent_dim:,} does not fit the inner strategy ({name}), which has {numbers:,} numbers to "
+            f"generate: use 1 <= latent_dim <= {numbers:,}"
+        )
+
+
 def check_generator(generator: Generator, *, name: str, layout: Layout, budget: int) -> None:
     """Hold a strategy to its contract: the budget is met, nothing of its own trains, all is fed once."""
     total = sum(generator.latent_sizes.values())

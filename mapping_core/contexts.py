@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import define
+from attrs import define, evolve
+
+from mapping_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
 
-    from mapping_core.components import MapperConfig, ModulationConfig
+    from mapping_core.components import GeneratorConfig, MapperConfig, ModulationConfig
     from mapping_core.expansion import Expansion
+    from mapping_core.interfaces.generator import Generator
     from mapping_core.target.layout import Layout, ParameterSpec
 
 
@@ -44,13 +47,18 @@ class ModulationContext:
 
 @define(frozen=True, kw_only=True)
 class GeneratorContext:
-    """What a strategy divides: the target's `layout` and a budget of `latent_dim` numbers."""
+    """What a strategy divides: the target's `layout` and a budget of `latent_dim` numbers.
+
+    `base` says what theta_0 is (`mapping_core.target.base`); with ``"zero"`` the latent starts at
+    random and not at 0.
+    """
 
     layout: Layout
     latent_dim: int
     seed: int
     mapper: MapperConfig
     modulation: ModulationConfig | None = None
+    base: str = "current"
 
     def expansion(self, parameters: Sequence[ParameterSpec], latent_dim: int, *, stream: int) -> Expansion:
         """Build the usual piece of a strategy: one latent through one mapper into `parameters`."""
@@ -66,6 +74,28 @@ class GeneratorContext:
                 ModulationContext(in_features=latent_dim, parameters=tuple(parameters), seed=self.seed, stream=stream)
             )
         return Expansion(parameters, mapper, modulation)
+
+    def inner(self, strategy: GeneratorConfig | str | None, *, layout: Layout, latent_dim: int) -> Generator:
+        """Build the strategy inside a strategy, over a layout of its own; None means one latent for all of it.
+
+        `strategy` is a field of the outer one, of type ``GeneratorConfig | str | None``: a name in
+        it is resolved before `build`, and a file records who supplies it. Its latents are the
+        outer one's to pass on, with a base for every parameter of `layout`.
+
+        Raises `BudgetError` when `latent_dim` is more than what `layout` has to generate, and
+        `PluginError` when the inner strategy breaks its contract.
+        """
+        from mapping_core.checks import check_generator, check_inner_budget
+        from mapping_core.one_latent import OneLatent
+
+        if isinstance(strategy, str):
+            raise ConfigError(f"{strategy!r} is a name still: pass what holds it through Registry.resolve")
+        name = "one latent" if strategy is None else strategy.name
+        check_inner_budget(latent_dim, layout, name=name)
+        context = evolve(self, layout=layout, latent_dim=latent_dim)
+        generator = OneLatent(context) if strategy is None else strategy.build(context)
+        check_generator(generator, name=name, layout=layout, budget=latent_dim)
+        return generator
 
 
 @define(frozen=True, kw_only=True)

@@ -140,7 +140,7 @@ class _Structurer:
     def component(self, value: object, kind: type[Component]) -> Component:
         """Return a component of a kind from an instance, a name or a table with ``type``."""
         if isinstance(value, kind):
-            return value
+            return self.completed(value)
         if isinstance(value, Component):
             raise Faults(Fault("", f"expected a {kind.kind}, got the {value.kind} {value.name!r}"))
         if inspect.isclass(value) and issubclass(value, Component):
@@ -162,6 +162,29 @@ class _Structurer:
         except (UnknownComponentError, AmbiguousComponentError) as error:
             raise Faults(Fault(path, str(error), type(error))) from error
         return self.fields({key: item for key, item in value.items() if key != "type"}, cls)
+
+    def completed(self, component: Component) -> Component:
+        """Return a component with components in the place of names in its fields: Python may give either."""
+        try:
+            fields = _fields(type(component))
+        except PluginError:  # it says its types to a type checker alone, and was made by hand
+            return component
+        given = {field.alias or field.name: getattr(component, field.name) for field in fields if field.init}
+        faults: list[Fault] = []
+        changed: dict[str, object] = {}
+        for field in fields:
+            key = field.alias or field.name
+            if key in given and _holds_components(field.type):
+                try:
+                    made = self.convert(given[key], field.type)
+                except Faults as error:
+                    faults += error.below(key)
+                else:
+                    if made != given[key]:
+                        changed[key] = made
+        if faults:
+            raise Faults(*faults)
+        return attrs.evolve(component, **changed) if changed else component
 
     def concrete(self, value: object, cls: type[Component]) -> Component:
         """Return a component of one class; its own ``type`` may stand in the table or not."""
@@ -206,6 +229,10 @@ class _Structurer:
 def component_kind(hint: Any) -> type[Component] | None:
     """Return the kind of component a field of this type holds, or None."""
     return next((member for member in (hint, *get_args(hint)) if member in KINDS.values()), None)
+
+
+def _holds_components(hint: Any) -> bool:
+    return hint in KINDS.values() or any(map(_holds_components, get_args(hint)))
 
 
 def _scalar(value: object, cls: type) -> object:

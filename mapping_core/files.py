@@ -1,9 +1,10 @@
 """The file of a mapped model: its trained numbers, and the recipe that makes weights of them.
 
-One safetensors file holds the latent and the tracked buffers as tensors, and as metadata,
-in JSON, the recipe: components with their settings and suppliers, seeds, and fingerprints
-of the target's layout and base. Neither the base nor any generated weight is in it, so it
-takes ``4 * latent_dim`` bytes, the tracked buffers, and about a kilobyte.
+One safetensors file holds the latent, the tracked buffers and what a strategy keeps in
+persistent buffers (masks) as tensors, and as metadata, in JSON, the recipe: components with
+their settings and suppliers, seeds, and fingerprints of the target's layout and base.
+Neither the base nor any generated weight is in it, so it takes ``4 * latent_dim`` bytes,
+those buffers, and about a kilobyte.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from mapping_core import random
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.config import unstructure
 from mapping_core.errors import BudgetError, FileFormatError, TargetError, UnknownComponentError
-from mapping_core.recipe import FORMAT, KEY, check_recipe, newer_error, recipe_of
-from mapping_core.registry import Registry
+from mapping_core.nesting import nested, renamed, types_of
+from mapping_core.recipe import FORMAT, KEY, check_recipe, newer_error, recipe_of, supplier_at
+from mapping_core.registry import Catalog, Registry
 from mapping_core.target.layout import Layout
 from mapping_core.target.roles import RoleRules
 from mapping_core.target.wrappers import plain_target
@@ -53,8 +55,7 @@ def write(path: str | Path, model: MappingModel) -> None:
         "base": model.base,
         "buffers": model.buffer_policy,
         "components": {
-            role: {"settings": unstructure(component), "supplier": model.suppliers[role]}
-            for role, component in model.components().items()
+            role: _recorded(role, component, model.suppliers) for role, component in model.components().items()
         },
         "weights": sum(spec.numel for spec in model.layout.mapped),
         "layout": model.layout.fingerprint(),
@@ -62,6 +63,14 @@ def write(path: str | Path, model: MappingModel) -> None:
         "base_sha256": model.base_fingerprint(),
     }
     write_tensors(path, model.state_dict(), {KEY: json.dumps(recipe)})
+
+
+def _recorded(role: str, component: Component, suppliers: Mapping[str, str | None]) -> dict[str, Any]:
+    record = {"settings": unstructure(component), "supplier": suppliers[role]}
+    inside = {
+        path: {"kind": each.kind, "supplier": suppliers[f"{role}.{path}"]} for path, each in nested(component).items()
+    }
+    return {**record, "nested": inside} if inside else record
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -117,7 +126,7 @@ def load(
     target = plain_target(target)
     registry = registry if registry is not None else Registry.discover()
     settings = {
-        role: _of_its_supplier(path, role, component, registry) for role, component in recipe["components"].items()
+        role: _of_its_suppliers(path, role, component, registry) for role, component in recipe["components"].items()
     }
     try:
         layout = Layout.of(target, RoleRules.of(**recipe["roles"]))
@@ -142,7 +151,7 @@ def load(
             registry=registry,
         )
     except UnknownComponentError as error:
-        supplier = recipe["components"][error.path.partition(".")[0]]["supplier"]
+        supplier = supplier_at(recipe, error.path)
         raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
     except BudgetError as error:
         raise FileFormatError(f"{path}: is damaged, its latent does not fit its layout: {error}") from error
@@ -158,22 +167,32 @@ def load(
     return model
 
 
-def _of_its_supplier(path: str | Path, role: str, component: Mapping[str, Any], registry: Registry) -> dict[str, Any]:
-    """A component's settings, naming the distribution that the file was written with.
+def _of_its_suppliers(path: str | Path, role: str, component: Mapping[str, Any], registry: Registry) -> dict[str, Any]:
+    """A component's settings, naming the distributions that the file was written with.
 
     Other distributions may supply the same name, and what theirs generates is other weights.
     """
-    settings: dict[str, Any] = component["settings"]
-    name = settings["type"]
-    distribution, _, version = (component["supplier"] or "").partition(" ")
-    suppliers = [entry for entry in registry.catalog(_KINDS[role]) if entry.name == name]
-    if any(entry.distribution == distribution for entry in suppliers):
-        return {**settings, "type": f"{distribution}:{name}"}
+    written: dict[str, Any] = {"": {"kind": _KINDS[role].kind, "supplier": component["supplier"]}}
+    written.update(component.get("nested", {}))
+    names = {}
+    for at, name in types_of(component["settings"]).items():
+        if at in written:
+            catalog = registry.catalog(written[at]["kind"])
+            names[at] = _of_its_supplier(path, f"{role}.{at}" if at else role, name, written[at]["supplier"], catalog)
+    settings: dict[str, Any] = renamed(component["settings"], names)
+    return settings
+
+
+def _of_its_supplier(path: str | Path, role: str, name: str, supplier: str | None, catalog: Catalog[Component]) -> str:
+    distribution, _, version = (supplier or "").partition(" ")
+    entries = [entry for entry in catalog if entry.name == name]
+    if any(entry.distribution == distribution for entry in entries):
+        return f"{distribution}:{name}"
     # Objects that were registered by hand have no version; who passes them says what the name means.
-    if version and suppliers and all(entry.version for entry in suppliers):
+    if version and entries and all(entry.version for entry in entries):
         raise UnknownComponentError(
-            f"{path}: was written with {role} {name!r} of {component['supplier']}, and here it is supplied by "
-            f"{', '.join(entry.distribution for entry in suppliers)}, which may mean other weights: "
+            f"{path}: was written with {role} {name!r} of {supplier}, and here it is supplied by "
+            f"{', '.join(entry.distribution for entry in entries)}, which may mean other weights: "
             f"pip install {distribution}"
         )
-    return settings
+    return name

@@ -17,6 +17,7 @@ from mapping_core.checks import check_generator, checked_seed, latent_budget
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
 from mapping_core.errors import BudgetError, ConfigError
+from mapping_core.nesting import suppliers
 from mapping_core.random import RandomStream
 from mapping_core.registry import Registry
 from mapping_core.target.base import BASES
@@ -93,8 +94,9 @@ class MappingModel(nn.Module):
         self.modulation: ModulationConfig | None = (
             None if modulation is None else registry.resolve(ModulationConfig, modulation, path="modulation")
         )
-        #: Distribution and version that supply each component; None for one that no plugin registered.
-        self.suppliers = {role: registry.supplier(component) for role, component in self.components().items()}
+        #: Distribution and version that supply each component, those inside components too, by path;
+        #: None for one that no plugin registered.
+        self.suppliers = suppliers(self.components(), registry)
         self.base = base
         self.buffer_policy = buffers
         self.lazy = lazy is not False
@@ -108,6 +110,7 @@ class MappingModel(nn.Module):
         self.generator = self._build_generator(budget)
         self._latent_sizes = self.generator.latent_sizes
         check_generator(self.generator, name=self.strategy.name, layout=self.layout, budget=budget)
+        self._has_generator_state = bool(self.generator.state_dict())
         #: What is kept of the user's module, and runs it.
         self.target = Target(
             target_model,
@@ -133,7 +136,12 @@ class MappingModel(nn.Module):
 
     def _build_generator(self, budget: int) -> Generator:
         context = GeneratorContext(
-            layout=self.layout, latent_dim=budget, seed=self.seed, mapper=self.mapper, modulation=self.modulation
+            layout=self.layout,
+            latent_dim=budget,
+            seed=self.seed,
+            mapper=self.mapper,
+            modulation=self.modulation,
+            base=self.base,
         )
         return self.strategy.build(context)
 
@@ -182,8 +190,15 @@ class MappingModel(nn.Module):
             return self.target.run_lazily(self._generate_some, self.latents, args, kwargs)
         if self.training or torch.compiler.is_compiling() or self._is_differentiated():
             return self.target.run(self.generate_weights(), args, kwargs)
-        weights = self._cache.get(self.latent, self.target.base_versions(), self.generate_weights)
+        versions = self.target.base_versions() + self._generator_versions()
+        weights = self._cache.get(self.latent, versions, self.generate_weights)
         return self.target.run(weights, args, kwargs)
+
+    def _generator_versions(self) -> tuple[int, ...]:
+        """The version counters of the generator's state, such as masks; empty where it has none."""
+        if not self._has_generator_state:
+            return ()
+        return tuple(buffer._version for buffer in self.generator.buffers() if not buffer.is_inference())
 
     def _is_differentiated(self) -> bool:
         """Whether weights made now may carry a gradient, a tangent, or the batch of a `torch.func` transform."""

@@ -14,6 +14,7 @@ from typing import Any
 from attrs import define
 
 import mapping_core
+from mapping_core.components import KINDS
 from mapping_core.errors import FileFormatError
 
 #: The version of the recipe; a file with a higher one is refused.
@@ -140,4 +141,20 @@ def _is_component(entry: object) -> bool:
         and isinstance(entry.get("settings"), dict)
         and isinstance(entry["settings"].get("type"), str)
         and isinstance(entry.get("supplier", 0), str | None)
+        and isinstance(entry.get("nested", {}), dict)
+        and all(map(_is_nested, entry.get("nested", {}).values()))
     )
+
+
+def _is_nested(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("kind") in KINDS and isinstance(entry.get("supplier", 0), str | None)
+
+
+def supplier_at(recipe: Mapping[str, Any], path: str) -> str | None:
+    """Who supplies the component that an error's path is about: one of the recipe's, or one inside it."""
+    role, _, below = path.partition(".")
+    component = recipe["components"][role]
+    inside = component.get("nested", {})
+    found = max((at for at in inside if below == at or below.startswith((f"{at}.", f"{at}["))), key=len, default=None)
+    supplier: str | None = (component if found is None else inside[found])["supplier"]
+    return supplier

@@ -48,6 +48,8 @@ def _facts(header: Header) -> Iterator[tuple[str, str]]:
     yield "numbers", f"{recipe['latent_dim']:,} trainable, for {recipe['weights']:,} mapped weights"
     for role, component in recipe["components"].items():
         yield role, f"{_settings(component['settings'])}, from {component['supplier'] or 'no plugin'}"
+        for path, inside in component.get("nested", {}).items():
+            yield "", f"{role}.{path} from {inside['supplier'] or 'no plugin'}"
     yield "seed", str(recipe["seed"])
     yield "base", f"{recipe['base']}, sha256 {recipe['base_sha256']}"
     yield "layout", recipe["layout"]

@@ -13,7 +13,9 @@ class Generator(nn.Module, ABC):
 
     It is stateless: `MappingModel` owns the latents and the base and passes both in, so
     weights can be generated under other latents too (perturbed ones, `torch.func.jvp`,
-    `vmap`). A generator holds no trainable parameter.
+    `vmap`). A generator holds no trainable parameter. What it must remember beside the latent
+    (masks) stands in persistent buffers, which `state_dict()` and files hold; what it can make
+    again from the seed in others. Change persistent buffers in place.
     """
 
     @property

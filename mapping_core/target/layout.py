@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from mapping_core.errors import TargetError
-from mapping_core.target.roles import Role, RoleRules
+from mapping_core.target.roles import Role, RoleRules, matches_name
 
 #: Row scale of parameters that start as a constant (norm gains, biases of norms, PReLU slopes, logit
 #: scales): their initialisation has no spread to take the scale from.
@@ -35,6 +35,7 @@ class ParameterSpec:
     mapper: the standard deviation that the layer's own initialisation gives its weights.
     `role` says whether a latent feeds it, it trains directly, or it keeps its value.
     `fixed_row` is a row that keeps its value all the same: the padding row of an embedding.
+    `owners` are the class names of the modules that own it, one for each name.
     """
 
     name: str
@@ -46,6 +47,14 @@ class ParameterSpec:
     scale: float
     role: Role
     fixed_row: int | None = None
+    owners: tuple[str, ...] = ()
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a pattern (`mapping_core.target.roles`) means it: by name, holder's path, or owner's class name."""
+        owners = self.owners or ("",) * (1 + len(self.aliases))
+        return any(
+            matches_name(pattern, name, owner) for name, owner in zip((self.name, *self.aliases), owners, strict=True)
+        )
 
     @property
     def starts_constant(self) -> bool:
@@ -157,6 +166,7 @@ def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Modul
         scale=scale,
         role=role,
         fixed_row=next((row for row in padding if isinstance(row, int)), None),
+        owners=tuple(type(modules[each.rpartition(".")[0]]).__name__ for each in names),
     )
 
 

@@ -149,11 +149,20 @@ def _matching(patterns: tuple[Pattern, ...], aliases: list[str], modules: dict[s
 def _matches(pattern: Pattern, name: str, modules: dict[str, nn.Module]) -> bool:
     holders = holders_of(name)
     if isinstance(pattern, str):
-        # A name is also itself where it holds characters that mean something in a glob.
-        exact = pattern in (name, type(modules[holders[0]]).__name__)
-        if exact or fnmatchcase(name, pattern):
-            return True
+        return matches_name(pattern, name, type(modules[holders[0]]).__name__)
     return any(matches_module(pattern, path, modules) for path in holders)
+
+
+def matches_name(pattern: str, name: str, owner: str) -> bool:
+    """Whether a pattern in words matches a parameter, given the class name of the module that owns it.
+
+    >>> [matches_name(pattern, "layer1.0.weight", "Linear") for pattern in ("layer1", "*.weight", "Linear", "layer2")]
+    [True, True, True, False]
+    """
+    # A name is also itself where it holds characters that mean something in a glob.
+    if pattern in (name, owner) or fnmatchcase(name, pattern):
+        return True
+    return any(_matches_path(pattern, path) for path in holders_of(name))
 
 
 def holders_of(name: str) -> list[str]:
@@ -170,4 +179,8 @@ def matches_module(pattern: Pattern, path: str, modules: Mapping[str, nn.Module]
     """Whether a pattern matches a module itself: by its type, or by its path (which the root has not)."""
     if not isinstance(pattern, str):
         return isinstance(modules[path], pattern)
+    return _matches_path(pattern, path)
+
+
+def _matches_path(pattern: str, path: str) -> bool:
     return bool(path) and (pattern == path or fnmatchcase(path, pattern))

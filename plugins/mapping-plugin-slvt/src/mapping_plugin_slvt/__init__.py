@@ -26,9 +26,9 @@ class Slvt(GeneratorConfig):
     name = "slvt"
 
     def build(self, context: GeneratorContext) -> Generator:
-        from mapping_plugin_slvt._generator import SlvtGenerator
+        from mapping_core.one_latent import OneLatent
 
-        return SlvtGenerator(context)
+        return OneLatent(context)
 
 
 @hookimpl

@@ -1,19 +1,25 @@
-"""The generator of `slvt`."""
+"""The plainest strategy: one latent through one mapper into all parameters.
+
+`slvt` is this; it is also what a strategy that has an inner one uses where none is given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mapping_core import Generator
-from mapping_core.contexts import GeneratorContext
+from mapping_core.interfaces.generator import Generator
+
+if TYPE_CHECKING:
+    from mapping_core.contexts import GeneratorContext
 
 _LATENT = "z"
 
 
-class SlvtGenerator(Generator):
-    """A single expansion over all mapped parameters."""
+class OneLatent(Generator):
+    """A single expansion over all mapped parameters of a layout; its latent is named ``z``."""
 
     def __init__(self, context: GeneratorContext) -> None:
         super().__init__()
