@@ -2,9 +2,9 @@
 
 One safetensors file holds the latent, the tracked buffers and what a strategy keeps in
 persistent buffers (masks) as tensors, and as metadata, in JSON, the recipe: components with
-their settings and suppliers, seeds, and fingerprints of the target's layout and base.
-Neither the base nor any generated weight is in it, so it takes ``4 * latent_dim`` bytes,
-those buffers, and about a kilobyte.
+their settings and suppliers, seeds, and fingerprints of the target's layout, row scales and
+base. Neither the base nor any generated weight is in it, so it takes ``4 * latent_dim``
+bytes, those buffers, and about a kilobyte.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def write(path: str | Path, model: MappingModel) -> None:
         },
         "weights": sum(spec.numel for spec in model.layout.mapped),
         "layout": model.layout.fingerprint(),
+        "scales": model.layout.scale_fingerprint(),
         "roles": model.roles,
         "base_sha256": model.base_fingerprint(),
     }
@@ -136,6 +137,13 @@ def load(
         raise FileFormatError(
             f"{path}: was made for another target, with {recipe['weights']:,} mapped weights; this "
             f"{type(target).__name__} has {sum(spec.numel for spec in layout.mapped):,}, or other names or shapes"
+        )
+    scales = layout.scale_fingerprint()
+    if recipe.get("scales", scales) != scales:
+        raise FileFormatError(
+            f"{path}: was made with other row scales than this {type(target).__name__} has here: declare the "
+            "config.initializer_range it was made with, or install the version it was made with, mapping-core "
+            f"{recipe['version']} (this is {mapping_core.__version__})"
         )
     try:
         model = cls(

@@ -17,8 +17,9 @@ import mapping_core
 from mapping_core.components import KINDS
 from mapping_core.errors import FileFormatError
 
-#: The version of the recipe; a file with a higher one is refused.
-FORMAT = 1
+#: The version of the recipe; a file with a higher one is refused. In 1 there is no `scales`, the hash of the
+#: rows' scales.
+FORMAT = 2
 
 #: The entry of a file's metadata that holds the recipe.
 KEY = "mapping_core"
@@ -37,6 +38,7 @@ _FIELDS: dict[str, type] = {
     "roles": dict,
     "base_sha256": str,
 }
+_SINCE_2: dict[str, type] = {"scales": str}
 _COMPONENTS = frozenset({"strategy", "mapper", "modulation"})
 _ROLES = frozenset({"mapped", "trained", "frozen"})
 
@@ -120,9 +122,10 @@ def newer_error(path: str | Path, recipe: Mapping[str, Any]) -> FileFormatError:
 
 def check_recipe(path: str | Path, recipe: Mapping[str, Any]) -> None:
     """Raise `FileFormatError` when a recipe of a known format lacks an entry, or has one of another kind."""
-    if missing := _FIELDS.keys() - recipe.keys():
+    fields = _FIELDS if recipe["format"] < 2 else {**_FIELDS, **_SINCE_2}
+    if missing := fields.keys() - recipe.keys():
         raise FileFormatError(f"{path}: is damaged, its recipe lacks {', '.join(sorted(missing))}")
-    wrong = [key for key, kind in _FIELDS.items() if type(recipe[key]) is not kind]
+    wrong = [key for key, kind in fields.items() if type(recipe[key]) is not kind]
     if not wrong:
         components, roles = recipe["components"], recipe["roles"]
         if not (

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 import torch
 from attrs import define
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import ParametrizationList
 
 from mapping_core.errors import TargetError
+from mapping_core.target.initialisation import initial_spread
 from mapping_core.target.roles import Role, RoleRules, matches_name
 
 #: Row scale of parameters that start as a constant (norm gains, biases of norms, PReLU slopes, logit
 #: scales): their initialisation has no spread to take the scale from.
 CONSTANT_SCALE = 0.1
-
-_NORMS: tuple[type[nn.Module], ...] = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
 
 
 @define(frozen=True, kw_only=True)
@@ -32,7 +26,9 @@ class ParameterSpec:
 
     `aliases` are the further names of the same tensor, when modules share it. `module` is
     the path of the module that owns it. `scale` multiplies the unit-gain output of a
-    mapper: the standard deviation that the layer's own initialisation gives its weights.
+    mapper: the standard deviation that the layer's own initialisation gives its weights
+    (`mapping_core.target.initialisation`). `starts_constant` says that the layer initialises it
+    to a constant (the gain of a norm, a slope), so that its scale is `CONSTANT_SCALE`.
     `role` says whether a latent feeds it, it trains directly, or it keeps its value.
     `fixed_row` is a row that keeps its value all the same: the padding row of an embedding.
     `owners` are the class names of the modules that own it, one for each name.
@@ -43,8 +39,8 @@ class ParameterSpec:
     module: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    fan_in: int | None
     scale: float
+    starts_constant: bool
     role: Role
     fixed_row: int | None = None
     owners: tuple[str, ...] = ()
@@ -57,11 +53,6 @@ class ParameterSpec:
         )
 
     @property
-    def starts_constant(self) -> bool:
-        """Whether its layer initialises it to a constant: the gain of a norm, a slope, a scale."""
-        return self.fan_in is None and self.scale == CONSTANT_SCALE
-
-    @property
     def numel(self) -> int:
         """How many weights the tensor has."""
         return math.prod(self.shape)
@@ -72,8 +63,8 @@ class Layout:
     """The parameters of a target, in the order of `named_parameters()`, shared ones once.
 
     >>> layout = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
-    >>> [(spec.name, spec.shape, spec.fan_in) for spec in layout.mapped]
-    [('0.weight', (3, 4), 4), ('0.bias', (3,), 4), ('1.weight', (3,), None), ('1.bias', (3,), None)]
+    >>> [(spec.name, spec.shape, round(spec.scale, 3)) for spec in layout.mapped]
+    [('0.weight', (3, 4), 0.289), ('0.bias', (3,), 0.289), ('1.weight', (3,), 0.1), ('1.bias', (3,), 0.1)]
     """
 
     parameters: tuple[ParameterSpec, ...]
@@ -137,7 +128,15 @@ class Layout:
             f"{spec.name}|{'|'.join(spec.aliases)}|{spec.shape}|{spec.dtype}|{spec.role.value}"
             for spec in self.parameters
         )
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+        return _digest(lines)
+
+    def scale_fingerprint(self) -> str:
+        """A hash of the scales of the mapped parameters: with others, a latent means other weights."""
+        return _digest(f"{spec.scale:.9g}" for spec in self.mapped)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
 def _refuse_empty(kind: str, name: str, tensor: torch.Tensor) -> None:
@@ -149,8 +148,8 @@ def _refuse_empty(kind: str, name: str, tensor: torch.Tensor) -> None:
 
 def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Module], role: Role) -> ParameterSpec:
     name, *aliases = names
-    owner, _, leaf = name.rpartition(".")
-    fan_in, scale = _fan_in_and_scale(modules[owner], leaf, parameter)
+    owner = name.rpartition(".")[0]
+    spread = initial_spread(modules, name, parameter)
     padding = [
         modules[each.rpartition(".")[0]].padding_idx
         for each in names
@@ -162,51 +161,9 @@ def _spec(parameter: nn.Parameter, names: list[str], modules: dict[str, nn.Modul
         module=owner,
         shape=tuple(parameter.shape),
         dtype=parameter.dtype,
-        fan_in=fan_in,
-        scale=scale,
+        scale=CONSTANT_SCALE if spread is None else spread,
+        starts_constant=spread is None,
         role=role,
         fixed_row=next((row for row in padding if isinstance(row, int)), None),
         owners=tuple(type(modules[each.rpartition(".")[0]]).__name__ for each in names),
     )
-
-
-def _fan_in_and_scale(module: nn.Module, leaf: str, parameter: nn.Parameter) -> tuple[int | None, float]:
-    """The fan-in of a parameter (None where it has none) and the spread of its initialisation.
-
-    torch's layers draw from U(-b, b) with b = 1/sqrt(fan_in), whose standard deviation is
-    1/sqrt(3 fan_in); their biases use the weight's fan-in. Embeddings draw from N(0, 1).
-    """
-    if isinstance(module, _NORMS) or _is_magnitude(module, leaf):
-        return None, CONSTANT_SCALE
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        return None, 1.0
-    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        return module.hidden_size, _uniform_std(module.hidden_size)
-    weight: object = parameter if parameter.ndim >= 2 else _stored(module, "weight")
-    if leaf.startswith("in_proj") and (packed := _stored(module, "in_proj_weight")) is not None:
-        weight = packed
-    if isinstance(weight, torch.Tensor) and weight.ndim >= 2 and weight.numel() > 0:
-        fan_in = weight[0].numel()
-        return fan_in, _uniform_std(fan_in)
-    return None, CONSTANT_SCALE
-
-
-def _stored(module: nn.Module, leaf: str) -> object:
-    """What a module holds under a name, or holds it in the shape of; nothing is computed.
-
-    The attribute of a parametrized module computes, and spectral_norm's even writes to its buffers.
-    """
-    parametrizations = module._modules.get("parametrizations")
-    if isinstance(parametrizations, nn.ModuleDict) and leaf in parametrizations:
-        originals = parametrizations[leaf]._parameters
-        return originals.get("original", originals.get("original1"))
-    return module._parameters.get(leaf, vars(module).get(leaf))
-
-
-def _is_magnitude(module: nn.Module, leaf: str) -> bool:
-    """Whether a parameter is the magnitude of weight_norm, of the new kind or the old."""
-    return leaf == "weight_g" or (isinstance(module, ParametrizationList) and leaf == "original0")
-
-
-def _uniform_std(fan_in: int) -> float:
-    return 1.0 / math.sqrt(3.0 * fan_in)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mapping_core import MappingModel, TargetError
+from mapping_core import Layout, MappingModel, TargetError
+from mapping_core.training.optimization import default_optimizer
 
 pytest.importorskip("transformers", reason="an optional test dependency: pip install transformers accelerate")
 pytest.importorskip("accelerate", reason="transformers.Trainer needs it: pip install accelerate")
@@ -24,6 +26,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.pytorch_utils import Conv1D
 
 VOCABULARY, LENGTH = 24, 8
 
@@ -51,6 +54,19 @@ def llama() -> PreTrainedModel:
 
 
 TARGETS = pytest.mark.parametrize("make", [gpt2, llama])
+
+
+@TARGETS
+def test_rows_are_scaled_as_the_model_initialises(make: Callable[[], PreTrainedModel]) -> None:
+    """Embeddings, projections and GPT-2's Conv1D have the spread the configuration declares; norms start constant."""
+    model = make()
+    layout = Layout.of(model)
+    for spec in layout.mapped:
+        assert spec.starts_constant == ("norm" in spec.name or ".ln_" in spec.name)
+        if not spec.starts_constant:
+            assert spec.scale == model.config.initializer_range == 0.02
+    alone = Conv1D(12, 5)  # type: ignore[no-untyped-call]
+    assert {spec.scale for spec in Layout.of(alone).mapped} == {0.02}
 
 
 def sentences(count: int = 8) -> Tensor:
@@ -100,7 +116,7 @@ def test_trains_and_generates(make: Any, strategy: str) -> None:
     target = make()
     model = MappingModel(target, 64, strategy)
     tokens = sentences()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    optimizer = default_optimizer(model)
     losses = []
     for _ in range(20):
         optimizer.zero_grad()

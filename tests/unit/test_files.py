@@ -193,6 +193,16 @@ def test_other_base(file: Path, tmp_path: Path) -> None:
     refused(file, "other base weights", norm)
 
 
+def test_other_scales(file: Path) -> None:
+    """Rows scaled in another way than here would be other weights: refused, since the layout alone does not show it."""
+    rewrite(file, scales="0" * 32)
+    refused(file, r"was made with other row scales .*initializer_range.* mapping-core 0\.")
+    rewrite(file, scales=None)
+    refused(file, "its recipe lacks scales")
+    rewrite(file, format=1)
+    MappingModel.load(file, targets.mlp())
+
+
 def test_tensors_of_another_recipe(file: Path) -> None:
     """A recipe that does not fit the file's tensors is damage."""
     rewrite(file, latent_dim=17)

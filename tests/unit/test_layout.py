@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from mapping_core import Layout, ParameterSpec, TargetError
-from mapping_core.target.layout import CONSTANT_SCALE
 from tests import targets
 
 
@@ -67,65 +64,6 @@ def test_layers_group_by_owner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "fan_in"),
-    [
-        (nn.Linear(12, 5), "weight", 12),
-        (nn.Linear(12, 5), "bias", 12),
-        (nn.Conv2d(4, 6, 3), "weight", 36),
-        (nn.Conv2d(4, 6, 3), "bias", 36),
-        (nn.Conv2d(4, 6, 3, groups=2), "weight", 18),
-        (nn.ConvTranspose1d(4, 6, 5), "weight", 30),
-        (nn.LSTM(4, 9), "weight_ih_l0", 9),
-        (nn.LSTM(4, 9), "bias_hh_l0", 9),
-        (nn.GRUCell(4, 9), "weight_hh", 9),
-    ],
-)
-def test_scale_is_the_spread_of_the_initialisation(module: nn.Module, name: str, fan_in: int) -> None:
-    """The scale is the standard deviation 1/sqrt(3 fan_in) that torch's own initialisation draws."""
-    spec = by_name(module)[name]
-    assert spec.fan_in == fan_in
-    assert spec.scale == pytest.approx(1 / math.sqrt(3 * fan_in))
-
-
-def test_scale_agrees_with_torch() -> None:
-    """Measured on large layers, torch's initialisation has the spread the layout states."""
-    torch.manual_seed(0)
-    for module in (nn.Linear(50, 400), nn.Conv2d(8, 64, 3), nn.LSTM(20, 60), nn.Embedding(100, 100)):
-        specs = by_name(module)
-        for name, parameter in module.named_parameters():
-            if parameter.ndim > 1:
-                assert parameter.std().item() == pytest.approx(specs[name].scale, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (nn.BatchNorm1d(4), "weight"),
-        (nn.LayerNorm((2, 4)), "weight"),
-        (nn.GroupNorm(2, 4), "bias"),
-        (nn.RMSNorm(4), "weight"),
-        (nn.PReLU(), "weight"),
-        (targets.Scalars(), "logit_scale"),
-        (targets.LookAlikeNames(), "a_b"),
-    ],
-)
-def test_constants_have_no_fan_in(module: nn.Module, name: str) -> None:
-    """Norm gains, slopes and scales start as constants: no fan-in, and the fixed scale."""
-    spec = by_name(module)[name]
-    assert (spec.fan_in, spec.scale) == (None, CONSTANT_SCALE)
-
-
-@pytest.mark.parametrize("module", [nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 2, kdim=4, vdim=4)])
-def test_attention(module: nn.MultiheadAttention) -> None:
-    """Packed and unpacked attention projections have the fan-in of their input."""
-    specs = by_name(module)
-    expected = {name: p.shape[1] for name, p in module.named_parameters() if p.ndim == 2}
-    assert {name: specs[name].fan_in for name in expected} == expected
-    if "in_proj_weight" in specs:
-        assert specs["in_proj_bias"].fan_in == 8
-
-
-@pytest.mark.parametrize(
     ("module", "message"),
     [
         (nn.ReLU(), "ReLU has no parameter to map"),
@@ -169,8 +107,13 @@ def test_reading_computes_nothing() -> None:
     module = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
     estimate = module.get_buffer("parametrizations.weight.0._u")
     before, version = estimate.clone(), estimate._version
-    layout = Layout.of(module)
+    Layout.of(module)
     assert (estimate._version, torch.equal(estimate, before)) == (version, True)
-    assert {spec.name: spec.fan_in for spec in layout.mapped} == {"bias": 4, "parametrizations.weight.original": 4}
-    normed = Layout.of(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
-    assert [spec.fan_in for spec in normed.mapped] == [4, None, 4]
+
+
+def test_scale_fingerprint() -> None:
+    """The hash of the scales is that of the mapped parameters' initialisation, whatever their values."""
+    own = Layout.of(targets.mlp()).scale_fingerprint()
+    assert Layout.of(targets.mlp(seed=1)).scale_fingerprint() == own
+    wider = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert Layout.of(wider).scale_fingerprint() != own
