@@ -69,6 +69,10 @@ class GeneratorConfig(Component):
     kind: ClassVar[str] = "generator"
     hook: ClassVar[str] = "mapping_generators"
 
+    def chosen(self) -> tuple[str, ...] | None:
+        """Patterns of what this strategy maps where ``mapped=`` says nothing; None: all that no other role takes."""
+        return None
+
     if TYPE_CHECKING:
 
         def build(self, context: GeneratorContext) -> Generator: ...

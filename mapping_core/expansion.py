@@ -117,7 +117,8 @@ class Expansion(nn.Module):
             }
         delta = {spec: piece * spec.scale for spec, piece in shaped}
         bases = {spec.name: _cut(base[spec.name], rows) for spec in delta}
-        changed = self.modulation({spec.name: piece for spec, piece in delta.items()}, z, bases)
+        named = {spec.name: piece for spec, piece in delta.items()}
+        changed = self.modulation(named, z, bases) if rows is None else self.modulation.of_rows(named, z, bases, rows)
         return {spec.name: _added(spec, bases[spec.name], changed[spec.name], 1.0, rows) for spec in delta}
 
 

@@ -15,8 +15,11 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "mapping-plugin-lrd": {"generator": ("lrd",)},
     "mapping-plugin-mappers": {"mapper": ("hash", "fastfood", "seeded", "mlp")},
     "mapping-plugin-pruning": {"modulation": ("pruning",), "callback": ("pruning",)},
-    "mapping-plugin-modulation": {"modulation": ("additive", "affine", "low_rank", "gain")},
-    "mapping-plugin-mapping-loss": {"loss": ("stability", "smoothness", "alignment")},
+    "mapping-plugin-modulation": {
+        "modulation": ("additive", "affine", "low_rank", "gain", "block_scale"),
+        "generator": ("finetune",),
+    },
+    "mapping-plugin-mapping-loss": {"loss": ("mapping", "stability", "smoothness", "alignment")},
     "mapping-plugin-quantize": {"modulation": ("quantize",), "callback": ("quantize",)},
     "mapping-plugin-phases": {"phase_policy": ("fixed", "adaptive", "bandit", "sampled")},
     "mapping-plugin-dynamics": {"dynamics_model": ("linear", "subspace", "ols", "dmd", "kalman")},

@@ -47,7 +47,7 @@ class MappingModel(nn.Module):
     `mapped`, `trained` and `frozen` are patterns over parameter names or module types
     (`mapping_core.target.roles`): what a latent feeds, what trains directly (and counts in
     `latent_dim`), what keeps its values. By default all floating-point parameters that
-    require a gradient are mapped.
+    require a gradient are mapped, or those that the strategy chooses.
 
     `base` says what theta_0 is (`mapping_core.target.base`); `share_base=True` uses the
     target's own tensors instead of copies, for very large models: do not change them then.
@@ -101,7 +101,7 @@ class MappingModel(nn.Module):
         self.buffer_policy = buffers
         self.lazy = lazy is not False
         self.seed = checked_seed(seed)
-        rules = RoleRules.of(mapped, trained, frozen)
+        rules = RoleRules.of(self._mapped_by(mapped), trained, frozen)
         self.layout = Layout.of(target_model, rules)
         #: The role patterns in a form that a file can hold.
         self.roles = rules.portable(target_model)
@@ -133,6 +133,15 @@ class MappingModel(nn.Module):
         """The configured components by their role: strategy, mapper and, if there is one, modulation."""
         roles = {"strategy": self.strategy, "mapper": self.mapper, "modulation": self.modulation}
         return {role: component for role, component in roles.items() if component is not None}
+
+    def _mapped_by(self, mapped: Patterns | None) -> Patterns | None:
+        """The patterns of what is mapped: the strategy's own ones, or those that were asked for."""
+        chosen = self.strategy.chosen()
+        if chosen is None or mapped is None or as_patterns(mapped) == chosen:
+            return mapped if chosen is None else chosen
+        raise ConfigError(
+            f"strategy {self.strategy.name!r} maps {', '.join(chosen)} by itself: leave mapped= out", path="mapped"
+        )
 
     def _build_generator(self, budget: int) -> Generator:
         context = GeneratorContext(

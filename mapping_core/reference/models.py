@@ -118,6 +118,56 @@ class ResidualBlock(nn.Module):
         return functional.relu(hidden + self.shortcut(x))
 
 
+class CifarResNet(nn.Module):
+    """The ResNet of depth 6n + 2 for CIFAR (He et al. 2016) with shortcuts without weights.
+
+    `blocks` is n: 3 for ResNet-20, of 269,722 weights for 10 classes. Input [N, 3, 32, 32], output
+    [N, classes] logits. Names are those of the usual pretrained files: conv1, bn1, layer1.0.conv1, linear.
+
+    >>> sum(p.numel() for p in CifarResNet().parameters())
+    269722
+    """
+
+    def __init__(self, classes: int = 10, *, blocks: int = 3) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(16, 16, blocks)
+        self.layer2 = _stage(16, 32, blocks)
+        self.layer3 = _stage(32, 64, blocks)
+        self.linear = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.bn1(self.conv1(x)))
+        features = self.layer3(self.layer2(self.layer1(hidden))).mean(dim=(2, 3))
+        logits: Tensor = self.linear(features)
+        return logits
+
+
+def _stage(channels: int, width: int, blocks: int) -> nn.Sequential:
+    return nn.Sequential(CifarBlock(channels, width), *(CifarBlock(width, width) for _ in range(blocks - 1)))
+
+
+class CifarBlock(nn.Module):
+    """Two 3 x 3 convolutions with BatchNorm; where channels grow, every second pixel and zeros are the shortcut."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.stride = 1 if channels == width else 2
+        self.padding = (width - channels) // 2
+        self.conv1 = nn.Conv2d(channels, width, 3, stride=self.stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.bn1(self.conv1(x)))
+        hidden = self.bn2(self.conv2(hidden))
+        if self.stride != 1:
+            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
+        return functional.relu(hidden + x)
+
+
 def _conv_relu(channels: int, width: int, *, padding: int = 1) -> tuple[nn.Module, nn.Module]:
     return nn.Conv2d(channels, width, 3, padding=padding), nn.ReLU()
 
@@ -128,4 +178,5 @@ MODELS: dict[str, type[nn.Module]] = {
     "cnn2": CNN2,
     "digits_cnn": DigitsCNN,
     "resnet18": ResNet18,
+    "resnet20": CifarResNet,
 }

@@ -43,6 +43,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cnn2", 108_618, (1, 28, 28)),
         ("digits_cnn", 38_282, (1, 8, 8)),
         ("resnet18", 11_173_962, (3, 32, 32)),
+        ("resnet20", 269_722, (3, 32, 32)),
     ],
 )
 def test_networks(name: str, weights: int, size: tuple[int, ...]) -> None:
