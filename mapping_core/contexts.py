@@ -91,6 +91,10 @@ class GeneratorContext:
         if isinstance(strategy, str):
             raise ConfigError(f"{strategy!r} is a name still: pass what holds it through Registry.resolve")
         name = "one latent" if strategy is None else strategy.name
+        if strategy is not None and (chosen := strategy.chosen()) is not None:
+            raise ConfigError(
+                f"strategy {name!r} inside another one cannot choose what is mapped ({', '.join(chosen)}): use mapped="
+            )
         check_inner_budget(latent_dim, layout, name=name)
         context = evolve(self, layout=layout, latent_dim=latent_dim)
         generator = OneLatent(context) if strategy is None else strategy.build(context)

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import define
 from torch import Tensor, nn
 
-from mapping_core import BudgetError, ConfigError, MappingModel, MappingTrainer, TargetError
+from mapping_core import (
+    BudgetError,
+    ConfigError,
+    Generator,
+    GeneratorConfig,
+    MappingModel,
+    MappingTrainer,
+    TargetError,
+)
+from mapping_core.contexts import GeneratorContext
 from mapping_core.reference.models import CifarResNet
 from mapping_plugin_modulation import Finetune
 
@@ -184,6 +194,22 @@ def test_blocks_and_mapped() -> None:
     assert MappingModel(Net(), 10, Finetune(blocks=["layer2"]), mapped=["layer2"]).latent_dim == 10
     model = MappingModel(Net(), 10, Finetune(), mapped="layer1")
     assert {spec.module for spec in model.layout.mapped} == {"layer1"}
+
+
+def test_inside_another_strategy() -> None:
+    """Where the outer strategy makes the layout, blocks have nothing to choose from, and the error says so."""
+
+    @define(frozen=True, kw_only=True)
+    class Outer(GeneratorConfig):
+        name = "outer"
+        strategy: GeneratorConfig | str | None = None
+
+        def build(self, context: GeneratorContext) -> Generator:
+            return context.inner(self.strategy, layout=context.layout, latent_dim=context.latent_dim)
+
+    assert MappingModel(Net(), 10, Outer(strategy=Finetune())).latent_dim == 10
+    with pytest.raises(ConfigError, match=r"'finetune' inside another one cannot choose.*layer2.*use mapped="):
+        MappingModel(Net(), 10, Outer(strategy=Finetune(blocks=["layer2"])))
 
 
 @pytest.mark.parametrize(

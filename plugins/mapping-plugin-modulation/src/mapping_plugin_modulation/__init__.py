@@ -136,11 +136,11 @@ class Finetune(GeneratorConfig):
         return self.blocks or None
 
     def build(self, context: GeneratorContext) -> Generator:
-        from mapping_plugin_modulation._finetune import DeltaGenerator, GateGenerator
+        if self.kind_of_change == "deltas":
+            return context.inner(None, layout=context.layout, latent_dim=context.latent_dim)
+        from mapping_plugin_modulation._finetune import GateGenerator
 
-        if self.kind_of_change == "gates":
-            return GateGenerator(context, strength=self.strength)
-        return DeltaGenerator(context)
+        return GateGenerator(context, strength=self.strength)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""The generators of `finetune`."""
+"""The gates of `finetune`."""
 
 from __future__ import annotations
 
@@ -70,34 +70,6 @@ class GateGenerator(Generator):
 
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return {_LATENT: tuple(self._specs)}
-
-
-class DeltaGenerator(Generator):
-    """A single expansion over the chosen parameters: ``theta = base + s * (G z)``."""
-
-    def __init__(self, context: GeneratorContext) -> None:
-        super().__init__()
-        self.expansion = context.expansion(context.layout.mapped, context.latent_dim, stream=0)
-
-    @property
-    def latent_sizes(self) -> dict[str, int]:
-        return {_LATENT: self.expansion.latent_size}
-
-    def forward(self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights: dict[str, Tensor] = self.expansion(latents[_LATENT], base)
-        return weights
-
-    def generate_some(
-        self,
-        latents: Mapping[str, Tensor],
-        base: Mapping[str, Tensor],
-        names: frozenset[str],
-        rows: tuple[int, int] | None = None,
-    ) -> dict[str, Tensor]:
-        return self.expansion.some(latents[_LATENT], base, names, rows)
-
-    def assignment(self) -> dict[str, tuple[str, ...]]:
-        return {_LATENT: self.expansion.names}
 
 
 def _widened(z: Tensor) -> Tensor:
