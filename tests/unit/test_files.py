@@ -86,7 +86,7 @@ def test_recipe_names_the_suppliers(file: Path) -> None:
     """Each component stands in the recipe with its settings and the distribution that supplies it."""
     with safetensors.safe_open(file, framework="pt") as opened:
         components = json.loads(opened.metadata()["mapping_core"])["components"]
-    assert components["strategy"]["settings"] == {"type": "layerwise"}
+    assert components["strategy"]["settings"] == {"type": "layerwise", "budget": "equal"}
     assert components["strategy"]["supplier"].startswith("mapping-plugin-layerwise 0.")
     assert components["mapper"]["supplier"].startswith("mapping-core 0.")
 
