@@ -19,9 +19,12 @@ class OrthogonalMapper(Mapper):
     Each block is the Q of the QR decomposition of a Gaussian d x d matrix, with the signs
     of R's diagonal folded in, hence uniformly distributed (Mezzadri, "How to generate
     random matrices from the classical compact groups", 2007). State: 4 n d bytes.
+
+    The last digits depend on the library that computes the QR decomposition: a reference to
+    compare with, and not a mapping to keep files of for years.
     """
 
-    weight: Tensor
+    bits: Tensor
 
     def __init__(self, context: MapperContext, *, max_bytes: int) -> None:
         super().__init__(context.in_features, context.out_features)
@@ -39,10 +42,11 @@ class OrthogonalMapper(Mapper):
             rows = slice(block * d, min(n, (block + 1) * d))
             q, r = torch.linalg.qr(stream.normal(d * d, start=block * drawn).view(d, d))
             weight[rows] = (q * r.diagonal().sign())[: rows.stop - rows.start].float()
-        self.register_buffer("weight", weight, persistent=False)
+        # As integers: moving the module to another dtype does not round them.
+        self.register_buffer("bits", weight.view(torch.int32), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        return z @ self.weight.to(z.dtype).T
+        return self.rows(z, 0, self.out_features)
 
     def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
-        return z @ self.weight[start:stop].to(z.dtype).T
+        return z @ self.bits[start:stop].view(torch.float32).to(z.dtype).T

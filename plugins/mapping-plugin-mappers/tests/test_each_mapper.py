@@ -14,6 +14,7 @@ from mapping_core.affine import Piece, write_weights
 from mapping_core.contexts import MapperContext
 from mapping_core.random import RandomStream
 from mapping_plugin_mappers import Fastfood, Hash, Mlp, Seeded
+from mapping_plugin_mappers._normal import normal_levels
 
 
 def build(config: MapperConfig, d: int, n: int) -> Mapper:
@@ -120,28 +121,30 @@ def test_fastfood_looks_gaussian() -> None:
     assert 0.8 < products.std() * 8 < 1.2
 
 
-def test_seeded_is_the_matrix_of_its_bytes() -> None:
-    """Its entries are the bytes of the stream as quantiles, for d that do not divide a word, whatever the chunk."""
-    levels = matrix(build(Seeded(chunk=1), 7, 30)) * 7**0.5
-    words = RandomStream(5, purpose=0x73656564).words(-(-7 * 30 // 4))
-    data = torch.stack([(words >> shift) & 255 for shift in (0, 8, 16, 24)], 1).flatten()[: 7 * 30].view(30, 7)
-    normal = torch.special.ndtri((data.double() + 0.5) / 256)
-    torch.testing.assert_close(levels, normal, atol=0.03, rtol=0.02)
+@pytest.mark.parametrize("d", [7, 32, 70])
+def test_seeded_is_the_matrix_of_its_bits(d: int) -> None:
+    """Its entries are the bits of the stream as signs, a row from a whole word on, whatever the chunk."""
+    signs = matrix(build(Seeded(chunk=1), d, 30)) * d**0.5
+    width = -(-d // 32)
+    words = RandomStream(5, purpose=0x73656564).words(30 * width).view(30, width, 1)
+    bits = ((words >> torch.arange(32)) & 1).flatten(1)[:, :d]
+    torch.testing.assert_close(signs, 1.0 - 2 * bits.double())
     for chunk in (4, 64):
-        assert torch.equal(matrix(build(Seeded(chunk=chunk), 7, 30)) * 7**0.5, levels)
+        assert torch.equal(matrix(build(Seeded(chunk=chunk), d, 30)) * d**0.5, signs)
 
 
-def test_seeded_entries_are_normal() -> None:
-    """Mean 0, variance 1 and nearly the fourth moment of a normal number."""
+def test_seeded_is_nearly_an_isometry() -> None:
+    """Independent signs: `G'G` is (n/d) I but for the noise of n products, and so is the mean of all entries."""
     g = matrix(build(Seeded(), 50, 4000)) * 50**0.5
-    assert abs(g.mean()) < 0.01
-    assert abs(g.var() - 1) < 0.02
-    assert 2.7 < g.pow(4).mean() < 3.1
+    products = (g.T @ g) / 4000 - torch.eye(50, dtype=torch.float64)
+    assert products.abs().max() < 5 / 4000**0.5
+    assert abs(products.std() * 4000**0.5 - 1) < 0.1
+    assert abs(g.mean()) < 4 / (50 * 4000) ** 0.5
 
 
-def test_seeded_never_holds_more_than_its_chunk() -> None:
-    """No state, and no draw of more than `chunk` rows, forward and backward."""
-    mapper = build(Seeded(chunk=3), 40, 50)
+def test_seeded_draws_few_words_at_once() -> None:
+    """No state, and no draw much beyond the words that stay in the cache, forward and backward."""
+    mapper = build(Seeded(chunk=3), 2000, 700)
     assert state(mapper) == 0
     asked: list[int] = []
     words = RandomStream.words
@@ -151,10 +154,22 @@ def test_seeded_never_holds_more_than_its_chunk() -> None:
         return words(self, count, start=start)
 
     with mock.patch.object(RandomStream, "words", watched):
-        z = torch.randn(40, requires_grad=True)
+        z = torch.randn(2000, requires_grad=True)
         mapper(z).sum().backward()
-    assert len(asked) == 2 * 17
-    assert max(asked) <= 30
+    assert sum(asked) == 2 * 700 * 63
+    assert max(asked) <= 1 << 14
+
+
+def test_normal_levels_are_normal() -> None:
+    """Bytes become quantiles, in steps of 1/32: mean 0, and nearly the variance and fourth moment of normal numbers."""
+    made = normal_levels(RandomStream(5), 3, 100_000, torch.empty(0, dtype=torch.float64)) / 32
+    words = RandomStream(5).words(2)
+    data = torch.stack([(words >> shift) & 255 for shift in (0, 8, 16, 24)], 1).flatten()[3:]
+    normal = torch.special.ndtri((data.double() + 0.5) / 256)
+    torch.testing.assert_close(made[:5], normal, atol=0.03, rtol=0.02)
+    assert abs(made.mean()) < 0.015
+    assert abs(made.var() - 1) < 0.03
+    assert 2.6 < (made / made.std()).pow(4).mean() < 3.1
 
 
 def test_mlp_saturates() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 
 import torch
@@ -17,8 +16,6 @@ LEVELS = tuple(
     for sign, levels in ((-1, range(127, -1, -1)), (1, range(128)))
     for level in levels
 )
-#: Their standard deviation, in steps.
-SPREAD = math.sqrt(sum(level * level for level in LEVELS) / len(LEVELS))
 
 
 def normal_levels(stream: RandomStream, start: int, count: int, like: Tensor) -> Tensor:
