@@ -13,7 +13,7 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "mapping-plugin-slvt": {"generator": ("slvt",)},
     "mapping-plugin-layerwise": {"generator": ("layerwise", "grouped")},
     "mapping-plugin-lrd": {"generator": ("lrd",)},
-    "mapping-plugin-mappers": {"mapper": ("hash", "fastfood", "seeded", "mlp")},
+    "mapping-plugin-mappers": {"mapper": ("hash", "fastfood", "seeded", "mlp", "trajectory")},
     "mapping-plugin-pruning": {"modulation": ("pruning",), "callback": ("pruning",)},
     "mapping-plugin-modulation": {
         "modulation": ("additive", "affine", "low_rank", "gain", "block_scale"),
