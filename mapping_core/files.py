@@ -46,7 +46,12 @@ _KINDS: dict[str, type[Component]] = {
 
 def write(path: str | Path, model: MappingModel) -> None:
     """Write a model's file; a file of that name is replaced only by a complete one."""
-    recipe = {
+    write_tensors(path, model.state_dict(), {KEY: json.dumps(recipe_for(model))})
+
+
+def recipe_for(model: MappingModel) -> dict[str, Any]:
+    """All that makes weights of what trained, ready for JSON: models with equal recipes and latents are equal."""
+    return {
         "format": FORMAT,
         "version": mapping_core.__version__,
         "random": random.VERSION,
@@ -63,7 +68,6 @@ def write(path: str | Path, model: MappingModel) -> None:
         "roles": model.roles,
         "base_sha256": model.base_fingerprint(),
     }
-    write_tensors(path, model.state_dict(), {KEY: json.dumps(recipe)})
 
 
 def _recorded(role: str, component: Component, suppliers: Mapping[str, str | None]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from mapping_core.target.layout import Layout
 from mapping_core.target.recalibration import recalibrate
 from mapping_core.target.roles import Patterns, RoleRules, as_patterns
 from mapping_core.target.target import Target
+from mapping_core.target.tensors import TensorTree, UnregisteredBuffers
 from mapping_core.target.wrappers import plain_target, unprefixed
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class MappingModel(nn.Module):
         self.generator = self._build_generator(budget)
         self._latent_sizes = self.generator.latent_sizes
         check_generator(self.generator, name=self.strategy.name, layout=self.layout, budget=budget)
+        # Drawn again from the seed by whoever needs them: neither saved nor sent to other ranks.
+        self._tables = UnregisteredBuffers(self.generator)
         self._has_generator_state = bool(self.generator.state_dict())
         #: What is kept of the user's module, and runs it.
         self.target = Target(
@@ -308,6 +311,7 @@ class MappingModel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._cache.clear()
+        self._tables.apply(fn)
         applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return applied
 
@@ -317,7 +321,13 @@ class MappingModel(nn.Module):
 
     def mapping_bytes(self) -> int:
         """Bytes of frozen state the mapping keeps in memory."""
-        return sum(buffer.numel() * buffer.element_size() for buffer in self.generator.buffers())
+        trees = [module for module in self.generator.modules() if isinstance(module, TensorTree)]
+        kept = [
+            *self._tables.tensors(),
+            *self.generator.buffers(),
+            *(t for tree in trees for t in tree.as_dict().values()),
+        ]
+        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in kept}.values())
 
     def summary(self) -> str:
         """A table of latents, weights and shares, ready to print."""

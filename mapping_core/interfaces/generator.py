@@ -15,7 +15,8 @@ class Generator(nn.Module, ABC):
     weights can be generated under other latents too (perturbed ones, `torch.func.jvp`,
     `vmap`). A generator holds no trainable parameter. What it must remember beside the latent
     (masks) stands in persistent buffers, which `state_dict()` and files hold; what it can make
-    again from the seed in others. Change persistent buffers in place.
+    again from the seed in others, which a model makes plain attributes, so that they are not sent
+    to other ranks. Change persistent buffers in place.
     """
 
     @property

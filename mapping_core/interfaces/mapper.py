@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class Mapper(nn.Module, ABC):
     """A fixed map R^d -> R^n, the same for the same (kind, d, n, seed, stream) on any device.
 
-    A mapper holds no trainable parameter; what it needs to remember stands in buffers, as
-    few bytes as the kind allows. A linear mapper's rows have **unit gain**: a row's
+    A mapper holds no trainable parameter; what it needs to remember stands in buffers that are
+    not persistent, as few bytes as the kind allows. A linear mapper's rows have **unit gain**: a row's
     Euclidean norm is 1 (exactly, or on average over rows), so that ``z`` with standard
     deviation 1 gives outputs with standard deviation 1 and one learning rate fits every
     mapper and every size. It maps 0 to 0, so a model starts as its base.

@@ -31,7 +31,8 @@ class Target(nn.Module):
     `base` holds theta_0 of the mapped parameters, `frozen` the parameters that keep their
     values, `trained` those that train directly, `tracked` the buffers that may change,
     `scratch` those that may too and are not persistent, `constants` the others. All but `base`,
-    and `frozen` when it is shared, are private copies. Only `trained` and `tracked` are in `state_dict()`.
+    and `frozen` when it is shared, are private copies. Only `trained` and `tracked` are registered, so
+    only they are in `state_dict()` and sent to other ranks.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -104,7 +105,12 @@ def test_tensor_tree_keeps_names_apart_and_moves() -> None:
     assert set(tree.state_dict()) == {"a.b", "a_b"}
     assert {name: tensor.numel() for name, tensor in tree.as_dict().items()} == {"a.b": 2, "a_b": 3}
     assert {tensor.dtype for tensor in tree.double().as_dict().values()} == {torch.float64}
-    assert not TensorTree({"a.b": torch.ones(2)}, persistent=False).state_dict()
+    kept = TensorTree({"a.b": torch.ones(2)}, persistent=False)
+    kept.put("a.b", torch.zeros(2))
+    assert [tensor.dtype for tensor in kept.double().as_dict().values()] == [torch.float64]
+    assert not [*kept.state_dict(), *kept.buffers(), *kept.parameters()]
+    assert not copy.deepcopy(kept).half().as_dict()["a.b"].any()
+    assert kept.as_dict()["a.b"].dtype == torch.float64
 
 
 def test_a_tensor_tree_takes_any_name() -> None:
