@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mapping_core import MappingModel
-from mapping_core.reference.models import ResidualBlock
+from mapping_core.reference.resnets import ResidualBlock
 from tests import targets
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from mapping_core import MappingModel
-from mapping_core.reference.models import ResidualBlock
+from mapping_core.reference.resnets import ResidualBlock
 from mapping_core.training.optimization import default_optimizer
 from tests import targets
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from mapping_core import DataError
 from mapping_core.reference.data import DATA, digits
-from mapping_core.reference.models import MODELS
+from mapping_core.reference.models import MODELS, CharGPT
 
 RANDOM = numpy.random.RandomState(0)
 
@@ -44,6 +45,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("digits_cnn", 38_282, (1, 8, 8)),
         ("resnet18", 11_173_962, (3, 32, 32)),
         ("resnet20", 269_722, (3, 32, 32)),
+        ("resnet50", 23_520_842, (3, 32, 32)),
     ],
 )
 def test_networks(name: str, weights: int, size: tuple[int, ...]) -> None:
@@ -52,6 +54,26 @@ def test_networks(name: str, weights: int, size: tuple[int, ...]) -> None:
     assert sum(p.numel() for p in model.parameters()) == weights
     with torch.no_grad():
         assert model.eval()(torch.zeros(2, *size)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("tied", "weights"), [(False, 826_433), (True, 818_048)])
+def test_char_gpt(tied: bool, weights: int) -> None:
+    """It has its number of weights, starts near a uniform guess, and no place sees what comes after it."""
+    torch.manual_seed(0)
+    model = CharGPT(tied=tied)
+    assert sum(p.numel() for p in model.parameters()) == weights
+    tokens = torch.randint(65, (2, 20))
+    with torch.no_grad():
+        logits = model(tokens)
+        changed = model(torch.cat([tokens[:, :12], (tokens[:, 12:] + 1) % 65], dim=1))
+    assert logits.shape == (2, 20, 65)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(-1).flatten())
+    # With one weight at both ends the token at hand is its own likeliest successor at first.
+    assert abs(loss - log(65)) < (4 if tied else 1)
+    torch.testing.assert_close(logits[:, :12], changed[:, :12])
+    assert not torch.equal(logits[:, 12:], changed[:, 12:])
+    with pytest.raises(ValueError, match="width must be a multiple of heads, got 10 and 4"):
+        CharGPT(width=10)
 
 
 def test_digits() -> None:
