@@ -16,7 +16,8 @@ class LossStep:
 
     `predictions` is whatever the target returned, `targets` what the batch adapter found.
     `latents` holds the latents by name (empty for a model that is not mapped), and
-    ``evaluate(latents)`` runs the same inputs under other latents.
+    ``evaluate(latents)`` runs the same inputs under other latents, all weights at once even in a lazy model; running
+    statistics stay as they are, and random layers draw anew.
     """
 
     predictions: Any
@@ -27,6 +28,9 @@ class LossStep:
 
 class Loss(nn.Module, ABC):
     """A scalar to minimise, as a mean over the items of a batch.
+
+    A loss may have parameters: coefficients that train with the model. One that needs latents
+    says so in its configuration's `build`, with a `ConfigError` for a model that has none.
 
     Whatever core averages over batches (a validation loss, an accumulated gradient) it
     weights by `items`, so the result is the mean over all items and not over batches.

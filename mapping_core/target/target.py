@@ -162,15 +162,20 @@ class Target(nn.Module):
             **self.constants.as_dict(),
         }
 
-    def run(self, weights: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the skeleton under generated weights (one for every mapped parameter) and return its output."""
+    def run(
+        self, weights: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, track: bool = True
+    ) -> Any:
+        """Run the skeleton under generated weights (one for every mapped parameter) and return its output.
+
+        With ``track=False`` the pass leaves no trace: running statistics stay what they were.
+        """
 
         def call(tensors: dict[str, Tensor]) -> Any:
             tensors.update(weights)
             self._name_aliases(tensors)
             return execution.call(self.skeleton, tensors, args, kwargs)
 
-        return self._guarded(call)
+        return self._guarded(call, track)
 
     def run_lazily(
         self, provider: Provider, latents: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -184,7 +189,7 @@ class Target(nn.Module):
 
         return self._guarded(call)
 
-    def _guarded(self, call: Callable[[dict[str, Tensor]], Any]) -> Any:
+    def _guarded(self, call: Callable[[dict[str, Tensor]], Any], track: bool = True) -> Any:
         """Run `call` on the kept tensors: one thread at a time, constants safe, tracked buffers written back."""
         self._follow_mode()
         tensors = self.kept()
@@ -195,9 +200,12 @@ class Target(nn.Module):
             constants = {name: tensor for name, tensor in constants.items() if name in self._overwritten}
         copies = execution.copy_tensors(constants)
         tensors.update(copies)
+        if not track:
+            tensors.update(execution.copy_tensors({**self.tracked.as_dict(), **self.scratch.as_dict()}))
         if torch.compiler.is_compiling():
             output = call(tensors)
-            self._write_back(tensors)
+            if track:
+                self._write_back(tensors)
             return output
         # One skeleton holds one set of weights at a time: two threads would mix theirs.
         with self._lock:
@@ -209,7 +217,8 @@ class Target(nn.Module):
                     self._overwritten |= {n for n, copy in copies.items() if not torch.equal(copy, constants[n])}
             finally:
                 execution.release(self.skeleton, self._computed, self._recurrent)
-        self._write_back(tensors)
+        if track:
+            self._write_back(tensors)
         return output
 
     @property

@@ -26,7 +26,7 @@ def forward_step(model: nn.Module, module: nn.Module, batch: Any) -> LossStep:
     def evaluate(latents: Mapping[str, Tensor]) -> Any:
         if not isinstance(plain, MappingModel):
             raise DataError("this model has no latents to evaluate it under")
-        return plain.call(plain.generate_weights(latents), *batch.args, **batch.kwargs)
+        return plain.target.run(plain.generate_weights(latents), batch.args, batch.kwargs, track=False)
 
     return LossStep(
         predictions=module(*batch.args, **batch.kwargs),

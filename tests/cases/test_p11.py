@@ -1,6 +1,6 @@
 """P11: structured inputs and outputs. Source: packages whose loop assumes one tensor in and one out.
 
-The task losses are tried; the terms of the mapping loss come with later issues, and this file then tries them too.
+The task losses are tried, and every term of the mapping loss.
 """
 
 from __future__ import annotations
@@ -78,6 +78,19 @@ def falls(model: MappingModel, batches: Any, **options: Any) -> bool:
 def test_classification(output: str) -> None:
     """Whatever the scores are wrapped in, cross-entropy finds them and training lowers it."""
     assert falls(MappingModel(Structured(output), 12), targets.loader())
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_every_term_of_the_mapping_loss(output: str) -> None:
+    """So do stability, smoothness and alignment, alone and in their sum with the task."""
+    batches = nested_batches(lambda labels: labels)
+    model = MappingModel(Structured(output), 12)
+    history = targets.trainer_of(model, batches, batches, max_epochs=6, loss="mapping").fit()
+    assert history["train_task_loss"][-1] < history["train_task_loss"][0]
+    for term in ("stability", "smoothness", "alignment"):
+        assert torch.tensor(history[f"train_{term}"]).isfinite().all()
+        alone = targets.trainer_of(MappingModel(Structured(output), 12), batches, max_epochs=1, loss=term).fit()
+        assert torch.tensor(alone["train_loss"]).isfinite().all()
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

@@ -1,11 +1,12 @@
 """P14: a compiled model under the losses. Source: packages whose mapping breaks the graph.
 
-The task losses are on; the terms of the mapping loss come with later issues, and this file then turns them all on.
+Every loss is on, the terms of the mapping loss and their sum with learned weights too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -57,8 +58,11 @@ def test_trains_in_one_graph(name: str) -> None:
     torch.testing.assert_close(losses[True], losses[False], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "auto"])
-def test_through_the_trainer(loss: str) -> None:
+LOSSES: list[Any] = ["cross_entropy", "auto", "mapping", {"type": "mapping", "learned": True}]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_through_the_trainer(loss: Any) -> None:
     """A compiled model goes through `MappingTrainer` with the learning rate, and the history, of the plain one."""
     histories = []
     for compiled in (False, True):
