@@ -4,7 +4,8 @@
 
 Trains on the whole training set for a fixed number of epochs and reports the accuracy on the
 test set after the last one; nothing is selected on it. ``--validation`` trains on five sixths
-and reports on the sixth instead: for choices.
+and reports on the sixth instead: for choices. ``--lrd 7=32`` decomposes the layer "7" at rank 32,
+of the target itself with ``--strategy direct``; ``--keep 0.1`` prunes generated weights to a tenth.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import time
 import torch
 from torch import nn
 
-from mapping_core import MappingModel, MappingTrainer
+from mapping_core import GeneratorConfig, MappingModel, MappingTrainer
 from mapping_core.reference.data import DATA
 from mapping_core.reference.models import MODELS
+from mapping_plugin_lrd import Lrd, factorize
+from mapping_plugin_pruning import Pruned, Pruning
 
 
 def main() -> None:
@@ -26,6 +29,8 @@ def main() -> None:
     parser.add_argument("--data", default="fashion_mnist", choices=["mnist", "fashion_mnist"])
     parser.add_argument("--network", default="cnn2", choices=["cnn1", "cnn2"])
     parser.add_argument("--strategy", default="slvt", help="a strategy's name, or 'direct'")
+    parser.add_argument("--lrd", metavar="PATTERN=RANK", help="layers as two thin factors")
+    parser.add_argument("--keep", type=float, help="the part of the weights to keep (not with 'direct')")
     parser.add_argument("--mapper", default="srht")
     parser.add_argument("--latent-dim", type=int, default=2048)
     parser.add_argument("--learning-rate", type=float)
@@ -39,8 +44,22 @@ def main() -> None:
     train, evaluation = DATA[options.data](evaluate_on=evaluate_on)
     torch.manual_seed(options.seed)
     model: nn.Module = MODELS[options.network]()
-    if options.strategy != "direct":
-        model = MappingModel(model, options.latent_dim, options.strategy, mapper=options.mapper, seed=options.seed)
+    pattern, _, rank = (options.lrd or "").partition("=")
+    ranks = {pattern: int(rank)} if options.lrd else {}
+    name = (
+        options.strategy
+        + (f" + LRD {options.lrd}" if ranks else "")
+        + (f" + keep {options.keep}" if options.keep else "")
+    )
+    if options.strategy == "direct":
+        if options.keep:
+            parser.error("--keep prunes generated weights, and 'direct' generates none")
+        model = factorize(model, rank=ranks, seed=options.seed) if ranks else model
+    else:
+        strategy: str | GeneratorConfig = options.strategy
+        strategy = Lrd(rank=ranks, strategy=strategy) if ranks else strategy
+        strategy = Pruned(strategy=strategy) if options.keep else strategy
+        model = MappingModel(model, options.latent_dim, strategy, mapper=options.mapper, seed=options.seed)
     started = time.perf_counter()
     history = MappingTrainer(
         model,
@@ -52,10 +71,11 @@ def main() -> None:
         seed=options.seed,
         accelerator="cpu",
         progress=False,
+        callbacks=[Pruning(keep=options.keep)] if options.keep else [],
     ).fit()
     numbers = sum(parameter.numel() for parameter in model.parameters())
     print(
-        f"| {options.data} | {options.network} | {options.strategy} | {options.mapper} | {numbers:,} "
+        f"| {options.data} | {options.network} | {name} | {options.mapper} | {numbers:,} "
         f"| {options.epochs} | {options.seed} | {evaluate_on} | {100 * history['val_accuracy'][-1]:.2f} "
         f"| {100 * history['train_accuracy'][-1]:.2f} | {time.perf_counter() - started:.0f} s |",
         flush=True,

@@ -14,7 +14,7 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "mapping-plugin-layerwise": {"generator": ("layerwise", "grouped")},
     "mapping-plugin-lrd": {"generator": ("lrd",)},
     "mapping-plugin-mappers": {"mapper": ("hash", "fastfood", "seeded", "mlp", "trajectory")},
-    "mapping-plugin-pruning": {"modulation": ("pruning",), "callback": ("pruning",)},
+    "mapping-plugin-pruning": {"generator": ("pruned",), "callback": ("pruning",)},
     "mapping-plugin-modulation": {
         "modulation": ("additive", "affine", "low_rank", "gain", "block_scale"),
         "generator": ("finetune",),

@@ -122,6 +122,8 @@ class MappingTrainer:
         self.batch_adapter = batch_adapter
         self.loss: Loss = own_loss or registry.resolve(LossConfig, self.config.loss).build(LossContext(model=model))
         self._optimizer, self._scheduler = optimizer, scheduler
+        #: The optimiser at work, for callbacks that change what trains; None before `fit`.
+        self.optimizer: torch.optim.Optimizer | None = optimizer
         self._fabric = fabric
         self._registry = registry
         self.callbacks = [*self._default_callbacks(own_callbacks), *self._built_callbacks(), *own_callbacks]
@@ -174,6 +176,7 @@ class MappingTrainer:
         optimizer = self._optimizer or default_optimizer(
             self.model, learning_rate=self.config.learning_rate, weight_decay=self.config.weight_decay
         )
+        self.optimizer = optimizer
         scheduler = self._scheduler
         if scheduler is None and self._optimizer is None:
             scheduler = default_schedule(

@@ -21,6 +21,7 @@ from mapping_core import (
     Registry,
     UnknownComponentError,
     hookimpl,
+    known_plugins,
 )
 from mapping_core.components import KINDS
 
@@ -353,12 +354,13 @@ def test_old_version_of_our_own_plugin(site: Site, good_plugin: str) -> None:
         Registry.discover().dynamics_models.get("gru")
 
 
-def test_broken_plugin_is_quoted_when_its_name_is_asked_for(site: Site) -> None:
+def test_broken_plugin_is_quoted_when_its_name_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name the broken plugin supplies is answered with the cause, not with pip install."""
-    site.add("mapping-plugin-lrd", "raise ImportError('libfoo is gone')")
+    monkeypatch.setitem(known_plugins.KNOWN, "mapping-plugin-own", {"generator": ("own",)})
+    site.add("mapping-plugin-own", "raise ImportError('libfoo is gone')")
     registry = Registry.discover()
-    with pytest.raises(UnknownComponentError, match=r"mapping-plugin-lrd 1.0: ImportError: libfoo is gone") as caught:
-        registry.generators.get("lrd")
+    with pytest.raises(UnknownComponentError, match=r"mapping-plugin-own 1.0: ImportError: libfoo is gone") as caught:
+        registry.generators.get("own")
     assert "pip install" not in str(caught.value)
     with pytest.raises(UnknownComponentError) as caught:
         registry.mappers.get("banana")

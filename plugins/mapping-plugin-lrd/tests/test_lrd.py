@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import define
 from torch import nn
 
 import mapping_core
 import mapping_core.builtin
 import mapping_plugin_lrd
-from mapping_core import BudgetError, ConfigError, GeneratorConfig, MappingModel, MappingTrainer, Registry
+from mapping_core import (
+    BudgetError,
+    ConfigError,
+    Generator,
+    GeneratorConfig,
+    MappingModel,
+    MappingTrainer,
+    Registry,
+)
 from mapping_core.builtin.mappers import Orthogonal
 from mapping_core.config import structure, unstructure
+from mapping_core.contexts import GeneratorContext
+from mapping_core.one_latent import OneLatent
 from mapping_plugin_lrd import Lrd
 from mapping_plugin_lrd._generator import LrdGenerator
 
@@ -265,6 +276,29 @@ def test_lrd_inside_lrd() -> None:
     assert list(made.suppliers) == ["strategy", "strategy.strategy", "mapper"]
     assert torch.linalg.matrix_rank(generator(made).pairs(made.latents)["5.weight"][0]) == 12
     made(inputs()).sum().backward()
+
+
+class Still(OneLatent):
+    """Gives the base, whatever the latent is."""
+
+    def generate_some(self, latents: Any, base: Any, names: frozenset[str], rows: Any = None) -> dict[str, Any]:
+        return {name: base[name] for name in names}
+
+
+@define(frozen=True, kw_only=True)
+class StillConfig(GeneratorConfig):
+    """Its configuration."""
+
+    name = "still"
+
+    def build(self, context: GeneratorContext) -> Generator:
+        return Still(context)
+
+
+def test_factors_must_move() -> None:
+    """A strategy inside that leaves U at 0 could never learn, and is refused when the model is built."""
+    with pytest.raises(ConfigError, match="'still' inside it does not move U, which starts at 0"):
+        model(strategy=Lrd(strategy=StillConfig()))
 
 
 def test_trains() -> None:

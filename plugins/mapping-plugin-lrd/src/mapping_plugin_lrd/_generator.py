@@ -10,7 +10,7 @@ import torch
 from attrs import define, evolve
 from torch import Tensor
 
-from mapping_core import Generator, Layout, ParameterSpec
+from mapping_core import ConfigError, Generator, GeneratorConfig, Layout, ParameterSpec
 from mapping_core.contexts import GeneratorContext
 from mapping_core.random import RandomStream
 from mapping_core.target.tensors import TensorTree
@@ -59,6 +59,7 @@ class LrdGenerator(Generator):
         self.inner = context.inner(config.strategy, layout=self._inner_layout(context), latent_dim=context.latent_dim)
         starts = {} if context.base == "zero" else self._starts(context)
         self.starts = TensorTree(starts, persistent=False)
+        self._refuse_still_factors(config)
 
     def _inner_layout(self, context: GeneratorContext) -> Layout:
         specs: list[ParameterSpec] = []
@@ -72,6 +73,18 @@ class LrdGenerator(Generator):
             factors.right.name: factors.start(context.seed, stream)
             for stream, factors in enumerate(self.factors.values())
         }
+
+    def _refuse_still_factors(self, config: Lrd) -> None:
+        """Refuse an inner strategy that multiplies its base: U starts at 0, and would stay there."""
+        latents = {name: torch.ones(size) for name, size in self.latent_sizes.items()}
+        with torch.no_grad():
+            moved = any(bool(left.any()) for left, _ in self.pairs(latents).values())
+        if not moved:
+            assert isinstance(config.strategy, GeneratorConfig)
+            raise ConfigError(
+                f"strategy 'lrd': {config.strategy.name!r} inside it does not move U, which starts at 0, and nothing "
+                "could learn: use one that adds to its base and does not multiply it"
+            )
 
     @property
     def latent_sizes(self) -> dict[str, int]:
