@@ -30,6 +30,7 @@ from mapping_core.errors import (
     AmbiguousComponentError,
     BudgetError,
     CallbackError,
+    CheckpointError,
     ConfigError,
     DataError,
     FileFormatError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mapping_core.model import MappingModel
     from mapping_core.target.layout import Layout, ParameterSpec
     from mapping_core.training.history import History
+    from mapping_core.training.interruption import Interrupted
     from mapping_core.training.trainer import MappingTrainer
 
 #: The public names that need torch, and the module each lives in.
@@ -65,6 +67,7 @@ _LAZY = {
     "Expansion": "mapping_core.expansion",
     "Generator": "mapping_core.interfaces.generator",
     "History": "mapping_core.training.history",
+    "Interrupted": "mapping_core.training.interruption",
     "Layout": "mapping_core.target.layout",
     "Loss": "mapping_core.interfaces.loss",
     "LinearMapper": "mapping_core.interfaces.mapper",
@@ -83,6 +86,7 @@ __all__ = [
     "Callback",
     "CallbackConfig",
     "CallbackError",
+    "CheckpointError",
     "Component",
     "ConfigError",
     "DataError",
@@ -93,6 +97,7 @@ __all__ = [
     "Generator",
     "GeneratorConfig",
     "History",
+    "Interrupted",
     "Layout",
     "LinearMapper",
     "Loss",

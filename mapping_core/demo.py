@@ -17,7 +17,7 @@ from mapping_core.model import MappingModel
 from mapping_core.reference.data import digits
 from mapping_core.reference.models import DigitsCNN
 from mapping_core.registry import Registry
-from mapping_core.training.checkpoint import write_checkpoint
+from mapping_core.training.checkpoint import write_model
 from mapping_core.training.history import StepRecord
 from mapping_core.training.trainer import MappingTrainer
 
@@ -82,8 +82,9 @@ def run_demo(*, latent_dim: int = 2048, epochs: int = 40, seed: int = 0, progres
         )
         history = trainer.fit()
         with tempfile.TemporaryDirectory() as folder:
-            written = write_checkpoint(Path(folder) / "model", model)
-            size = sum(file.stat().st_size for file in written.iterdir())
+            file = Path(folder) / "model.safetensors"
+            write_model(file, model)
+            size = file.stat().st_size
         yield DemoRow(
             method=method,
             accuracy=history["val_accuracy"][-1],

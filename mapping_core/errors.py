@@ -53,11 +53,15 @@ class LossError(MappingError, ValueError):
 
 
 class NonFiniteError(MappingError):
-    """The loss is NaN or infinite."""
+    """The loss or its gradient is NaN or infinite."""
 
 
 class CallbackError(MappingError):
     """A callback raised; the message names the callback and the hook."""
+
+
+class CheckpointError(MappingError):
+    """A checkpoint cannot be written, or the run cannot go on from it."""
 
 
 class FileFormatError(MappingError, ValueError):

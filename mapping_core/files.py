@@ -78,6 +78,33 @@ def _recorded(role: str, component: Component, suppliers: Mapping[str, str | Non
     return {**record, "nested": inside} if inside else record
 
 
+def differences(path: str | Path, model: MappingModel) -> list[str]:
+    """The entries of a file's recipe in which `model` is built otherwise; none if the file is of such a model."""
+    recipe, _ = read(path)
+    own = json.loads(json.dumps(recipe_for(model)))
+    return [key for key in own if key not in ("version", "components") and own[key] != recipe.get(key)] + [
+        role
+        for role in sorted({*own["components"], *recipe["components"]})
+        if _settings(own, role) != _settings(recipe, role)
+    ]
+
+
+def restore(path: str | Path, model: MappingModel) -> None:
+    """Take over a file's trained numbers into a model that was built as the file's; nothing changes if it was not."""
+    if differing := differences(path, model):
+        raise FileFormatError(
+            f"{path}: was made by a model that differs from this one in {', '.join(differing)}: build it as that was"
+        )
+    try:
+        model.load_state_dict(read(path)[1])
+    except RuntimeError as error:
+        raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
+
+
+def _settings(recipe: Mapping[str, Any], role: str) -> Any:
+    return recipe["components"].get(role, {}).get("settings")
+
+
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file whole or not at all; tensors that share memory are written each."""
     path = Path(path)

@@ -36,7 +36,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Take back what `state_dict` gave; called when a run is resumed, after `on_fit_start`."""
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
         """Training is about to start."""
@@ -48,7 +48,7 @@ class Callback:
         """Training ends with `error`, which is raised again afterwards: close what is open."""
 
     def on_epoch_start(self, trainer: MappingTrainer, epoch: int) -> None:
-        """Epoch `epoch` (from 0) is about to start."""
+        """Epoch `epoch` (from 0) is about to start; not called again when a run goes on inside it."""
 
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
         """An epoch and its validation have ended; `record` holds both."""
@@ -57,7 +57,10 @@ class Callback:
         """A training batch, already on the device, is about to be used."""
 
     def on_batch_end(self, trainer: MappingTrainer, record: StepRecord) -> None:
-        """A training batch has been used."""
+        """A training batch has been used, and the optimiser step made if it was the last of those that make one.
+
+        A checkpoint asked for here by ``trainer.request_checkpoint()`` is written when every callback has been told.
+        """
 
     def on_validation_start(self, trainer: MappingTrainer) -> None:
         """Validation is about to start."""

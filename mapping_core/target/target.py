@@ -281,16 +281,33 @@ class Target(nn.Module):
     def fingerprint(self) -> str:
         """A hash of everything that is given and not trained, as it was given."""
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._given())
-            self._given_scratch.clear()
+            self._fingerprint = fingerprint(self.given())
         return self._fingerprint
 
-    def _given(self) -> dict[str, Tensor]:
+    def given(self) -> dict[str, Tensor]:
+        """Everything that is given and not trained, by name."""
         return {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict(), **self._given_scratch}
+
+    def give(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what another target of the same architecture was `given`."""
+        own = self.given()
+        wrong = [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]
+        if wrong or self._shared:
+            raise TargetError(
+                "a shared base cannot be replaced: use share_base=False"
+                if self._shared
+                else f"these are not the weights of this target: {wrong[0]!r} is missing or has another shape"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+            for name, tensor in self._given_scratch.items():
+                self.scratch.as_dict()[name].copy_(tensor)
+        self._fingerprint = None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.half()` rounds the base, and a file must still fit the target as it was given.
-        if self._fingerprint is None and any(_changes_dtype(fn, tensor) for tensor in self._given().values()):
+        if self._fingerprint is None and any(_changes_dtype(fn, tensor) for tensor in self.given().values()):
             self.fingerprint()
         applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return applied

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from mapping_core.errors import ConfigError, TargetError
+from mapping_core.errors import ConfigError, DataError, TargetError
+from mapping_core.training.engine import loader_length
 
 
 def make_folders(run_dir: Path | None) -> None:
@@ -23,8 +25,16 @@ def make_folders(run_dir: Path | None) -> None:
         ) from error
 
 
+def check_loader(loader: Any, name: str, empty: str) -> None:
+    """Raise `DataError` for what is no loader, and for one that says it has no batch."""
+    if not hasattr(loader, "__iter__"):
+        raise DataError(f"{name} must be an iterable of batches, got {type(loader).__name__}")
+    if loader_length(loader) == 0:
+        raise DataError(f"{name} is empty: {empty}")
+
+
 def check_optimization(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None, interval: str
 ) -> None:
     """Hold model, optimizer and scheduler to what the loop does with them, and to each other."""
     if not isinstance(model, nn.Module):
@@ -44,10 +54,9 @@ def check_optimization(
         raise ConfigError(
             f"holds no parameter of this {type(model).__name__}: make it of model.parameters()", path="optimizer"
         )
-    if isinstance(scheduler, ReduceLROnPlateau):
+    if isinstance(scheduler, ReduceLROnPlateau) and interval != "epoch":
         raise ConfigError(
-            "ReduceLROnPlateau steps on a metric, and schedulers here step after each optimiser step: step it in a "
-            "callback's on_validation_end",
+            "ReduceLROnPlateau steps on the validation loss of an epoch: set scheduler_interval='epoch'",
             path="scheduler",
         )
     if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import torch
 from torch import Tensor
 
 
@@ -37,6 +41,23 @@ class Averages:
             # double: a float32 sum over an epoch loses digits that a metric shows.
             weighted = value.detach().double() * items
             self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums so far, which `load_state_dict` takes back."""
+        return {"items": self._items, "sums": dict(self._sums)}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from the sums of a `state_dict`."""
+        self._items = state["items"]
+        self._sums = {name: total.to(device) for name, total in state["sums"].items()}
+
+    def merge(self, others: Iterable[dict[str, Any]]) -> None:
+        """Become the sum of several `state_dict`s, such as one a rank."""
+        self._items, self._sums = 0, {}
+        for state in others:
+            self._items += state["items"]
+            for name, total in state["sums"].items():
+                self._sums[name] = self._sums[name] + total.cpu() if name in self._sums else total.cpu()
 
     def means(self) -> dict[str, float]:
         """The means so far; empty when nothing was added."""

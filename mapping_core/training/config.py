@@ -12,6 +12,7 @@ from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfi
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true")
 SCHEDULES = ("cosine", "constant")
+NONFINITE = ("raise", "skip", "rollback")
 
 
 @define(frozen=True, kw_only=True)
@@ -22,6 +23,13 @@ class TrainerConfig:
     `mapping_core.training.optimization`, which falls with `latent_dim`.
     `seed` seeds torch's, NumPy's and Python's generators when training starts; None leaves
     them alone. `max_steps` counts optimiser steps and ends the run early, whatever `max_epochs` says.
+
+    `accumulate` batches make one optimiser step, weighted by their items; at an epoch's end
+    fewer do, so that no batch is lost. Gradients are clipped to a norm of `clip_norm`, or each
+    number to `clip_value`. `nonfinite` says what a loss or gradient that is NaN or infinite does:
+    ``"raise"``, ``"skip"`` its step, or ``"rollback"`` to the state at the last checkpoint or
+    epoch's start; the optimiser never sees it. `checkpoint_every` counts optimiser steps.
+    `scheduler_interval` is for a scheduler of one's own: after each ``"step"`` or each ``"epoch"``.
     """
 
     max_epochs: int = field(default=10, validator=ge(1))
@@ -34,6 +42,12 @@ class TrainerConfig:
     phase_policy: PhasePolicyConfig | str = "full"
     callbacks: tuple[CallbackConfig, ...] = ()
     run_dir: Path | None = None
+    checkpoint_every: int | None = field(default=None, validator=optional(ge(1)))
+    accumulate: int = field(default=1, validator=ge(1))
+    clip_norm: float | None = field(default=None, validator=optional(gt(0.0)))
+    clip_value: float | None = field(default=None, validator=optional(gt(0.0)))
+    nonfinite: str = field(default="raise", validator=in_(NONFINITE))
+    scheduler_interval: str = field(default="step", validator=in_(("step", "epoch")))
     seed: int | None = field(default=None, validator=optional([ge(0), lt(2**64)]))
     precision: str = field(default="32-true", validator=in_(PRECISIONS))
     accelerator: str = "auto"

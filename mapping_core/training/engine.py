@@ -1,30 +1,52 @@
-"""The engine: lightning-fabric carries devices, precision and distribution; this is our use of it."""
+"""The engine: lightning-fabric carries devices, precision and processes; this is our use of it."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-import numpy
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
-from mapping_core.errors import ConfigError
+from mapping_core.errors import ConfigError, TargetError
 from mapping_core.training.config import TrainerConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def seed_everything(seed: int | None) -> None:
-    """Seed Python's, NumPy's and torch's generators; None leaves them as they are."""
-    if seed is not None:
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+def make_fabric(config: TrainerConfig) -> Fabric:
+    """Make and launch the Fabric that `config` describes."""
+    from lightning_fabric import Fabric  # slow to import, and not needed to make a trainer
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    precision: dict[str, Any] = {"precision": config.precision}
+    if config.precision == "16-mixed" and config.accelerator == "cpu":
+        # Fabric would take bfloat16 instead; torch has float16 and a scaler on the CPU too.
+        precision = {"plugins": MixedPrecision("16-mixed", "cpu")}
+    try:
+        fabric = Fabric(accelerator=config.accelerator, devices=config.devices, **precision)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{config.accelerator!r} with devices={config.devices} and precision={config.precision!r} cannot "
+            f"be had here: {error}",
+            path="accelerator",
+        ) from error
+    fabric.launch()
+    return fabric
+
+
+def check_strategy(fabric: Fabric) -> None:
+    """Refuse strategies that wrap or shard a model: gradients are reduced here, and are small."""
+    from lightning_fabric.strategies.ddp import DDPStrategy
+    from lightning_fabric.strategies.single_device import SingleDeviceStrategy
+
+    if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
+        raise ConfigError(
+            f"the Fabric's strategy is {type(fabric.strategy).__name__}; this trainer runs on one device and "
+            "under 'ddp': for another strategy write the loop with Fabric, where a MappingModel is a module as any",
+            path="fabric",
+        )
 
 
 def loader_length(loader: Iterable[Any]) -> int | None:
@@ -35,68 +57,58 @@ def loader_length(loader: Iterable[Any]) -> int | None:
         return None
 
 
-class Engine:
-    """One model and its optimiser, set up on Fabric's device."""
+def place(fabric: Fabric, module: nn.Module) -> None:
+    """Move a module to the device and into the precision; on several ranks, to what the first one trains.
 
-    def __init__(
-        self, fabric: Fabric, module: nn.Module, optimizer: Any = None, scheduler: LRScheduler | None = None
-    ) -> None:
-        self.fabric = fabric
-        self.module = module
-        self._optimizer = optimizer
-        self._scheduler = scheduler
-        self._loaders: dict[int, Iterable[Any]] = {}
-        #: The rate of the last optimiser step; before the first, of the first.
-        self.last_learning_rate = 0.0 if optimizer is None else float(optimizer.param_groups[0]["lr"])
+    Only what trains or is tracked travels; that the rest is the same everywhere is checked.
+    """
+    from mapping_core.training.distributed import check_ranks_agree
 
-    @classmethod
-    def start(
-        cls,
-        config: TrainerConfig,
-        fabric: Fabric | None,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        scheduler: LRScheduler | None = None,
-    ) -> Self:
-        """Launch Fabric (the given one, or one made from `config`) and set up model and optimiser."""
-        if fabric is None:
-            from lightning_fabric import Fabric  # slow to import, and not needed to make a trainer
+    fabric.strategy.precision.convert_module(module)
+    fabric.to_device(module)
+    if fabric.world_size == 1:
+        return
+    check_ranks_agree(module)
+    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+    state = module.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        if isinstance(tensor, Tensor) and name not in frozen:
+            torch.distributed.broadcast(tensor.detach(), src=0)
 
-            try:
-                fabric = Fabric(
-                    accelerator=config.accelerator,
-                    devices=config.devices,
-                    precision=config.precision,  # type: ignore[arg-type]
-                )
-            except (ValueError, RuntimeError) as error:
-                raise ConfigError(
-                    f"{config.accelerator!r} with devices={config.devices} and precision={config.precision!r} cannot "
-                    f"be had here: {error}",
-                    path="accelerator",
-                ) from error
-            fabric.launch()
-        if optimizer is None:
-            return cls(fabric, fabric.setup_module(model))
-        module, wrapped = fabric.setup(model, optimizer)
-        return cls(fabric, module, wrapped, scheduler)
 
-    def batches(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """The loader's batches, on the device, in the order that its sampler has in this epoch."""
-        if not isinstance(loader, DataLoader):
-            yield from (self.fabric.to_device(batch) for batch in loader)
-            return
-        if id(loader) not in self._loaders:
-            self._loaders[id(loader)] = self.fabric.setup_dataloaders(loader)
-        prepared: Any = self._loaders[id(loader)]
-        # Fabric calls the sampler's `set_epoch` with a count of its own, which would begin at 0 after a restart.
-        prepared._num_iter_calls = epoch
-        yield from prepared
+def forward_of(fabric: Fabric, module: nn.Module) -> Callable[..., Any]:
+    """`module`'s forward pass in Fabric's precision, inputs and outputs converted as Fabric does."""
+    precision = fabric.strategy.precision
+    if precision.precision == "32-true":  # which converts nothing
+        return module
 
-    def optimise(self, loss: Tensor) -> None:
-        """Backward, one optimiser step, one scheduler step."""
-        self.fabric.backward(loss)
-        self.last_learning_rate = float(self._optimizer.param_groups[0]["lr"])
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        if self._scheduler is not None:
-            self._scheduler.step()
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = precision.convert_input((args, kwargs))
+        with precision.forward_context():
+            output = module(*args, **kwargs)
+        return precision.convert_output(output)
+
+    return forward
+
+
+def trainable_parameters(model: nn.Module, loss: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What the optimiser holds, in its order; raises `ConfigError` if something trainable is left out of it."""
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    ids = {id(parameter) for parameter in held}
+    missing = [
+        name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in ids
+    ]
+    if missing:
+        raise ConfigError(
+            f"holds none of the loss's own parameters ({', '.join(missing)}): make it of model.parameters() and "
+            "trainer.loss.parameters()",
+            path="optimizer",
+        )
+    if not held:
+        raise TargetError(f"{type(model).__name__} has no trainable parameter")
+    return held
+
+
+def scaler_of(fabric: Fabric) -> Any:
+    """The gradient scaler of a mixed precision in float16; None for any other."""
+    return getattr(fabric.strategy.precision, "scaler", None)

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 @define(frozen=True, kw_only=True, eq=False)
 class StepRecord:
-    """One training batch. `step` counts optimiser steps, this one included; `epoch` and `batch` count from 0.
+    """One training batch. `step` counts optimiser steps; `epoch` and `batch` count from 0.
 
+    `stepped` says whether an optimiser step followed it, which `step` then includes: with
+    accumulation only the last batch of several has one, and a step may be skipped.
     `loss` is the batch's mean loss as a detached scalar tensor: ``float(record.loss)`` waits
-    for the device, so do it rarely.
+    for the device, so do it rarely. `gradient_norm` is that of the step before clipping, 0.0 without a step.
     """
 
     step: int
@@ -28,6 +30,8 @@ class StepRecord:
     loss: Tensor
     items: int
     learning_rate: float
+    stepped: bool = True
+    gradient_norm: float = 0.0
 
 
 @define(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,23 +36,32 @@ def default_learning_rate(model: nn.Module) -> float:
 
 
 def default_optimizer(
-    model: nn.Module, *, learning_rate: float | None = None, weight_decay: float = 0.0
+    model: nn.Module,
+    loss: nn.Module | None = None,
+    *,
+    learning_rate: float | None = None,
+    weight_decay: float = 0.0,
+    fused: bool = True,
 ) -> torch.optim.Optimizer:
-    """AdamW over the model's trainable parameters.
+    """AdamW over the trainable parameters of the model, and of the loss if it has any.
 
     For a latent, eps is 1e-10: its gradients are sums over all weights and may be tiny late
-    in training, and the usual 1e-8 would then slow it down.
+    in training, and the usual 1e-8 would then slow it down. A loss's own parameters, such as
+    learned weights of its terms, train at the rate of directly trained networks.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise TargetError(f"{type(model).__name__} has no trainable parameter")
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if own := [parameter for parameter in ([] if loss is None else loss.parameters()) if parameter.requires_grad]:
+        groups.append({"params": own, "lr": DIRECT_LEARNING_RATE, "weight_decay": 0.0})
     return torch.optim.AdamW(
-        parameters,
+        groups,
         lr=default_learning_rate(model) if learning_rate is None else learning_rate,
         betas=(0.9, 0.999),
         eps=1e-10 if isinstance(unwrapped(model), MappingModel) else 1e-8,
         weight_decay=weight_decay,
-        fused=all(parameter.is_floating_point() for parameter in parameters),
+        fused=fused,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from mapping_core.errors import PluginError
@@ -60,6 +62,24 @@ class PhaseRunner:
                 seconds=time.perf_counter() - self._started,
             )
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The phase at hand and the policy's own state; the seconds already spent in the phase are not kept."""
+        return {
+            "phase": None if self.phase is None else self.phase.value,
+            "left": self._left,
+            "done": self._done,
+            "losses": [float(loss) for loss in self._losses],
+            "policy": self._policy.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the phase of a `state_dict`."""
+        self.phase = None if state["phase"] is None else Phase(state["phase"])
+        self._left, self._done = state["left"], state["done"]
+        self._losses = [torch.tensor(loss, dtype=torch.float64) for loss in state["losses"]]
+        self._started = time.perf_counter()
+        self._policy.load_state_dict(state["policy"])
 
     def _last_loss(self) -> float | None:
         return float(self._losses[-1]) if self._losses else None

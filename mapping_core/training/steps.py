@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.batches import Batch
 
 
-def forward_step(model: nn.Module, module: nn.Module, batch: Any) -> LossStep:
-    """Run `module`, which is `model` set up on its device, on what a batch adapter returned."""
+def forward_step(model: nn.Module, forward: Callable[..., Any], batch: Any) -> LossStep:
+    """Run `forward`, which is `model` in its precision, on what a batch adapter returned."""
     if not isinstance(batch, Batch):
         raise DataError(
             "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
@@ -29,7 +29,7 @@ def forward_step(model: nn.Module, module: nn.Module, batch: Any) -> LossStep:
         return plain.target.run(plain.generate_weights(latents), batch.args, batch.kwargs, track=False)
 
     return LossStep(
-        predictions=module(*batch.args, **batch.kwargs),
+        predictions=forward(*batch.args, **batch.kwargs),
         targets=batch.targets,
         latents=plain.latents if isinstance(plain, MappingModel) else {},
         evaluate=evaluate,

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
 from mapping_core.conversion import structure
-from mapping_core.errors import ConfigError, DataError, MappingError, NonFiniteError
+from mapping_core.errors import ConfigError, DataError, MappingError
 from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss
 from mapping_core.registry import Registry
-from mapping_core.training.arguments import check_optimization, make_folders
-from mapping_core.training.averages import Averages
+from mapping_core.training.arguments import check_loader, check_optimization, make_folders
 from mapping_core.training.batches import Batch, adapt_batch
+from mapping_core.training.checkpoint import STATE, find_checkpoint, set_aside, write_base
 from mapping_core.training.config import TrainerConfig
-from mapping_core.training.engine import Engine, loader_length, seed_everything
+from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place, scaler_of
+from mapping_core.training.evaluation import check_metrics, evaluate, predict
 from mapping_core.training.events import Events
-from mapping_core.training.history import EpochRecord, History, StepRecord
-from mapping_core.training.modes import all_modules, evaluation_mode
+from mapping_core.training.history import History
+from mapping_core.training.interruption import Interruption
+from mapping_core.training.loop import Loop
+from mapping_core.training.modes import all_modules
 from mapping_core.training.optimization import default_optimizer, default_schedule
 from mapping_core.training.phases import PhaseRunner
-from mapping_core.training.steps import forward_step
+from mapping_core.training.randomness import seed_everything
+from mapping_core.training.sampling import set_epoch, with_own_order
+from mapping_core.training.state import check_plain, read_state
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -76,10 +80,17 @@ class MappingTrainer:
         schedule: str = "cosine",
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: LRScheduler | None = None,
+        scheduler_interval: str = "step",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        nonfinite: str = "raise",
         phase_policy: Component | PhasePolicyConfig = "full",
         callbacks: Sequence[Component | CallbackConfig | Callback] = (),
+        metrics: Mapping[str, Any] | None = None,
         batch_adapter: Callable[[Any], Batch] = adapt_batch,
         run_dir: str | Path | None = None,
+        checkpoint_every: int | None = None,
         seed: int | None = None,
         precision: str = "32-true",
         accelerator: str = "auto",
@@ -89,7 +100,10 @@ class MappingTrainer:
         registry: Registry | None = None,
     ) -> None:
         registry = registry if registry is not None else Registry.discover()
-        check_optimization(model, optimizer, scheduler)
+        check_optimization(model, optimizer, scheduler, scheduler_interval)
+        check_metrics({} if metrics is None else metrics)
+        if checkpoint_every is not None and run_dir is None:
+            raise ConfigError("needs somewhere to write: set run_dir", path="checkpoint_every")
         if not isinstance(callbacks, list | tuple):
             raise ConfigError(f"must be a list, got {callbacks!r}", path="callbacks")
         own_loss = loss if isinstance(loss, Loss) else None
@@ -103,6 +117,12 @@ class MappingTrainer:
                 "weight_decay": weight_decay,
                 "warmup": warmup,
                 "schedule": schedule,
+                "scheduler_interval": scheduler_interval,
+                "accumulate": accumulate,
+                "clip_norm": clip_norm,
+                "clip_value": clip_value,
+                "nonfinite": nonfinite,
+                "checkpoint_every": checkpoint_every,
                 "loss": "auto" if own_loss is not None else loss,
                 "phase_policy": phase_policy,
                 "callbacks": [each for each in callbacks if not isinstance(each, Callback)],
@@ -126,160 +146,211 @@ class MappingTrainer:
         self.optimizer: torch.optim.Optimizer | None = optimizer
         self._fabric = fabric
         self._registry = registry
+        self.metrics = dict(metrics or {})
         self.callbacks = [*self._default_callbacks(own_callbacks), *self._built_callbacks(), *own_callbacks]
         self._events = Events(self.callbacks)
         self.history = History()
-        #: Optimiser steps done, and the epoch at hand, from 0.
+        #: Optimiser steps done; the epoch at hand, from 0; its batches that are done.
         self.step = 0
         self.epoch = 0
-        self._stop_reason = ""
+        self.batch = 0
+        #: Why the run is to end; empty while it is not.
+        self.stop_reason = ""
+        self._requested = False
+        self._length: int | None = None
 
     def stop(self, reason: str) -> None:
         """End the run after the batch at hand (and, at an epoch's end, its records); for callbacks."""
-        self._stop_reason = reason or "a callback stopped it"
+        self.stop_reason = reason or "a callback stopped it"
 
-    def announce_checkpoint(self, path: Path) -> None:
-        """Tell the callbacks that a checkpoint has been written to `path`."""
-        self._events.emit("on_checkpoint", self, path)
+    def request_checkpoint(self) -> None:
+        """Ask for a checkpoint, written when all callbacks have seen the event at hand; for callbacks.
+
+        With accumulation it waits for the optimiser step.
+        """
+        self._requested = True
+
+    def take_request(self) -> bool:
+        """Whether a checkpoint was asked for since this was last called."""
+        requested, self._requested = self._requested, False
+        return requested
+
+    def emit(self, event: str, *arguments: Any) -> None:
+        """Call every callback that listens to `event`."""
+        self._events.emit(event, *arguments)
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this process is the one that writes files and shows progress."""
+        return self._fabric is None or self._fabric.is_global_zero
+
+    @property
+    def has_own_scheduler(self) -> bool:
+        """Whether the scheduler is the user's."""
+        return self._scheduler is not None
 
     @property
     def total_steps(self) -> int | None:
         """Optimiser steps the run will make; None when the loader has no length and `max_steps` is unset."""
-        length = loader_length(self.train_loader)
-        limits = [self.config.max_steps, None if length is None else length * self.config.max_epochs]
-        known = [limit for limit in limits if limit is not None]
+        length = loader_length(self.train_loader) if self._length is None else self._length
+        steps = None if length is None else math.ceil(length / self.config.accumulate) * self.config.max_epochs
+        known = [limit for limit in (self.config.max_steps, steps) if limit is not None]
         return min(known) if known else None
 
-    def fit(self) -> History:
+    def fit(self, *, resume: str | Path | None = None) -> History:
         """Train, and return the history.
 
         The model is trained in place, in the modes its modules have; only a model that is
         in evaluation mode as a whole is put into training mode.
 
+        `resume` goes on from a checkpoint, in the middle of an epoch too: ``"last"``, ``"best"``,
+        or a folder. On a CPU the run ends as if it had never stopped, bit for bit. Where
+        `run_dir` has no checkpoint yet, ``"last"`` and ``"best"`` begin at the beginning, so a
+        script that always says ``resume="last"`` may be killed and started again.
+        Without `resume`, checkpoints that are in `run_dir` already are set aside, not overwritten.
+
+        SIGINT and SIGTERM end the run after the batch at hand, with a checkpoint if there
+        is a `run_dir`, by `Interrupted`, a `SystemExit` of 130 or 143.
+
         Raises `DataError` for an empty loader, `NonFiniteError` for a NaN or infinite loss
-        (before the optimiser sees it), and what callbacks raise as `CallbackError`.
+        or gradient (before the optimiser sees it), `CheckpointError` where a run cannot go
+        on, and what callbacks raise as `CallbackError`.
         """
-        if not hasattr(self.train_loader, "__iter__"):
-            raise DataError(f"train_loader must be an iterable of batches, got {type(self.train_loader).__name__}")
-        if loader_length(self.train_loader) == 0:
-            raise DataError("train_loader is empty: it has no batch to train on")
-        if self.val_loader is not None and not hasattr(self.val_loader, "__iter__"):
-            raise DataError(f"val_loader must be an iterable of batches, got {type(self.val_loader).__name__}")
-        if self.val_loader is not None and loader_length(self.val_loader) == 0:
-            raise DataError("val_loader is empty: pass val_loader=None to train without validation")
-        make_folders(self.config.run_dir)
-        seed_everything(self.config.seed)
+        check_loader(self.train_loader, "train_loader", "it has no batch to train on")
+        if self.val_loader is not None:
+            check_loader(self.val_loader, "val_loader", "pass val_loader=None to train without validation")
+        run_dir = self.config.run_dir
+        checkpoint = None if resume is None else find_checkpoint(resume, run_dir)
+        fabric = self._started_fabric()
+        make_folders(run_dir)
+        self.stop_reason, self._requested, self.history = "", False, History()
+        self.step, self.epoch, self.batch = 0, 0, 0
+        seed_everything(None if self.config.seed is None else self.config.seed + fabric.global_rank)
+        if run_dir is not None:
+            check_plain({each.state_key: each.state_dict() for each in self.callbacks}, "the state of callback ")
         if not any(module.training for module in all_modules(self.model)):
             self.model.train()
-        self.history = History()
-        self.step, self.epoch, self._stop_reason = 0, 0, ""
+        with Interruption() as interruption:
+            try:
+                loop, late = self._begun(fabric, interruption, checkpoint)
+                self.emit("on_fit_start", self)
+                if late is not None:
+                    loop.put_back(late)
+                loop.run()
+                loop.phases.finish()
+                self.history.stop_reason = self.stop_reason or f"max_epochs={self.config.max_epochs} reached"
+                self.emit("on_fit_end", self)
+            except BaseException as error:
+                try:
+                    self.emit("on_exception", self, error)
+                except MappingError as second:  # what ended the run is what the user must see
+                    error.add_note(str(second))
+                raise
+        return self.history
+
+    def validate(self, loader: Iterable[Any] | None = None) -> dict[str, float]:
+        """Means over all items of `loader` (by default the validation loader), in evaluation mode, and `metrics`."""
+        loader = self.val_loader if loader is None else loader
+        if loader is None:
+            raise DataError("there is no loader to validate on: pass one, or give the trainer a val_loader")
+        return self._evaluate_alone(loader, "validation")
+
+    def test(self, loader: Iterable[Any]) -> dict[str, float]:
+        """The same as `validate`, for data that nothing was chosen on."""
+        return self._evaluate_alone(loader, "test")
+
+    def predict(self, loader: Iterable[Any]) -> Any:
+        """The outputs for all inputs of `loader`, in evaluation mode, on the CPU.
+
+        `loader` yields what training loaders do, or bare inputs. Tensors are joined along their
+        first dimension, in the nest that the target returns; several ranks each predict all.
+
+        >>> from mapping_core import MappingModel
+        >>> trainer = MappingTrainer(MappingModel(nn.Linear(8, 2), 8, "slvt"), [], progress=False)
+        >>> trainer.predict([torch.zeros(5, 8), torch.zeros(3, 8)]).shape
+        torch.Size([8, 2])
+        """
+        fabric = self._started_fabric()
+        place(fabric, self.model)
+        return predict(self.model, forward_of(fabric, self.model), (fabric.to_device(batch) for batch in loader))
+
+    def evaluate(self, fabric: Fabric, loader: Iterable[Any], what: str) -> dict[str, float]:
+        """`validate` on a model that is in its place."""
+        set_epoch(loader, 0)
+        if fabric.world_size > 1:
+            loader = with_own_order(loader, seed=0, rank=fabric.global_rank, world_size=fabric.world_size)
+        return evaluate(
+            self.model,
+            forward_of(fabric, self.model),
+            (fabric.to_device(batch) for batch in loader),
+            adapt=self.batch_adapter,
+            loss=self.loss,
+            metrics=self.metrics,
+            fabric=fabric,
+            what=what,
+        )
+
+    def _evaluate_alone(self, loader: Iterable[Any], what: str) -> dict[str, float]:
+        fabric = self._started_fabric()
+        place(fabric, self.model)
+        place(fabric, self.loss)
+        return self.evaluate(fabric, loader, what)
+
+    def _started_fabric(self) -> Fabric:
+        if self._fabric is None:
+            self._fabric = make_fabric(self.config)
+        check_strategy(self._fabric)
+        return self._fabric
+
+    def _begun(
+        self, fabric: Fabric, interruption: Interruption, checkpoint: Path | None
+    ) -> tuple[Loop, dict[str, Any] | None]:
+        """The loop, with everything in its place and at the point from which it goes on."""
+        run_dir = self.config.run_dir
+        if run_dir is not None and checkpoint is None and fabric.is_global_zero:
+            set_aside(run_dir)
+            write_base(run_dir, self.model)
+        place(fabric, self.model)
+        place(fabric, self.loss)
         optimizer = self._optimizer or default_optimizer(
-            self.model, learning_rate=self.config.learning_rate, weight_decay=self.config.weight_decay
+            self.model,
+            self.loss,
+            learning_rate=self.config.learning_rate,
+            weight_decay=self.config.weight_decay,
+            fused=scaler_of(fabric) is None,
         )
         self.optimizer = optimizer
+        order_seed = self.config.seed if self.config.seed is not None else int(torch.randint(2**62, ()))
+        state = None if checkpoint is None else read_state(checkpoint / STATE)
+        order_seed = order_seed if state is None else state["order_seed"]
+        order_seed = fabric.broadcast(order_seed)
+        loader = with_own_order(
+            self.train_loader, seed=order_seed, rank=fabric.global_rank, world_size=fabric.world_size
+        )
+        self._length = fabric.broadcast(loader_length(loader))
         scheduler = self._scheduler
         if scheduler is None and self._optimizer is None:
             scheduler = default_schedule(
                 optimizer, kind=self.config.schedule, warmup=self.config.warmup, total_steps=self.total_steps
             )
-        engine = Engine.start(self.config, self._fabric, self.model, optimizer, scheduler)
         policy_config = self._registry.resolve(PhasePolicyConfig, self.config.phase_policy)
         policy = policy_config.build(PhasePolicyContext(total_steps=self.total_steps, seed=self.config.seed or 0))
-        phases = PhaseRunner(policy, name=policy_config.name, total_steps=self.total_steps)
-        try:
-            self._events.emit("on_fit_start", self)
-            for epoch in range(self.config.max_epochs):
-                self.epoch = epoch
-                self._run_epoch(engine, phases)
-                if self._stop_reason:
-                    break
-            phases.finish()
-            self.history.stop_reason = self._stop_reason or f"max_epochs={self.config.max_epochs} reached"
-            self._events.emit("on_fit_end", self)
-        except BaseException as error:
-            try:
-                self._events.emit("on_exception", self, error)
-            except MappingError as second:  # what ended the run is what the user must see
-                error.add_note(str(second))
-            raise
-        return self.history
-
-    def validate(self, loader: Iterable[Any] | None = None) -> dict[str, float]:
-        """Means over all items of `loader` (by default the validation loader), in evaluation mode."""
-        loader = self.val_loader if loader is None else loader
-        if loader is None:
-            raise DataError("there is no loader to validate on: pass one, or give the trainer a val_loader")
-        return self._validate(Engine.start(self.config, self._fabric, self.model), loader)
-
-    def _run_epoch(self, engine: Engine, phases: PhaseRunner) -> None:
-        started = time.perf_counter()
-        averages = Averages()
-        self._events.emit("on_epoch_start", self, self.epoch)
-        for index, raw in enumerate(engine.batches(self.train_loader, self.epoch)):
-            self._run_batch(engine, phases, averages, index, raw)
-            if self.config.max_steps is not None and self.step >= self.config.max_steps:
-                self._stop_reason = f"max_steps={self.config.max_steps} reached"
-            if self._stop_reason:
-                break
-        if averages.items == 0:
-            raise DataError(f"train_loader gave nothing to train on in epoch {self.epoch}: it has no batch with items")
-        validation: dict[str, float] = {}
-        if self.val_loader is not None:
-            self._events.emit("on_validation_start", self)
-            validation = self._validate(engine, self.val_loader)
-            self._events.emit("on_validation_end", self, validation)
-        record = EpochRecord(
-            epoch=self.epoch,
-            step=self.step,
-            train=averages.means(),
-            validation=validation,
-            learning_rate=engine.last_learning_rate,
-            seconds=time.perf_counter() - started,
+        loop = Loop(
+            self,
+            fabric,
+            loader=loader,
+            order_seed=order_seed,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            phases=PhaseRunner(policy, name=policy_config.name, total_steps=self.total_steps),
+            interruption=interruption,
         )
-        self.history.epochs.append(record)
-        self._events.emit("on_epoch_end", self, record)
-
-    def _run_batch(self, engine: Engine, phases: PhaseRunner, averages: Averages, index: int, raw: Any) -> None:
-        phase, begins = phases.begin_step(self.step)
-        if begins:
-            self._events.emit("on_phase_change", self, phase)
-        self._events.emit("on_batch_start", self, raw)
-        step = forward_step(self.model, engine.module, self.batch_adapter(raw))
-        loss: Tensor = self.loss(step)
-        items = self.loss.items(step)
-        if items == 0:  # its mean is over nothing, which is NaN
-            return
-        averages.add({"loss": loss, **self.loss.metrics(step)}, items=items)
-        value = loss.detach()
-        if not math.isfinite(float(value)):
-            raise NonFiniteError(
-                f"the loss is {float(value)} at step {self.step + 1} (epoch {self.epoch}, batch {index}); no "
-                "optimiser step was made with it: check the batch for NaN, or lower learning_rate"
-            )
-        engine.optimise(loss)
-        self.step += 1
-        phases.end_step(value)
-        record = StepRecord(
-            step=self.step,
-            epoch=self.epoch,
-            batch=index,
-            phase=phase,
-            loss=value,
-            items=items,
-            learning_rate=engine.last_learning_rate,
-        )
-        self._events.emit("on_batch_end", self, record)
-
-    @torch.no_grad()
-    def _validate(self, engine: Engine, loader: Iterable[Any]) -> dict[str, float]:
-        averages = Averages()
-        with evaluation_mode(self.model):
-            for raw in engine.batches(loader, epoch=0):
-                step = forward_step(self.model, engine.module, self.batch_adapter(raw))
-                averages.add({"loss": self.loss(step), **self.loss.metrics(step)}, items=self.loss.items(step))
-        if averages.items == 0:
-            raise DataError("the validation loader gave no batch with items")
-        return averages.means()
+        if checkpoint is None:
+            return loop, None
+        late = loop.load(checkpoint)
+        if run_dir is not None and fabric.is_global_zero and checkpoint.parent.parent == run_dir:
+            set_aside(run_dir, after=self.step)
+        return loop, late
 
     def _built_callbacks(self) -> list[Callback]:
         context = CallbackContext(run_dir=self.config.run_dir)

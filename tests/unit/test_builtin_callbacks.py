@@ -17,10 +17,15 @@ from mapping_core.builtin.callbacks import Checkpoint, EarlyStopping, Log, Progr
 from mapping_core.builtin.callbacks.early_stopping import EarlyStoppingCallback
 from mapping_core.builtin.callbacks.progress import ProgressCallback
 from mapping_core.contexts import CallbackContext
-from mapping_core.training.checkpoint import write_checkpoint
+from mapping_core.training.checkpoint import checkpoints_in, read_checkpoint, write_checkpoint
 from mapping_core.training.history import EpochRecord
 from tests import targets
 from tests.targets import trainer_of
+
+
+def record_of(epoch: int, value: float) -> EpochRecord:
+    """An epoch's record with this validation loss."""
+    return EpochRecord(epoch=epoch, step=epoch, train={}, validation={"loss": value}, learning_rate=0.1, seconds=0.0)
 
 
 def epochs(values: list[float], **options: Any) -> tuple[EarlyStoppingCallback, str]:
@@ -30,11 +35,8 @@ def epochs(values: list[float], **options: Any) -> tuple[EarlyStoppingCallback, 
     trainer = trainer_of()
     made.on_fit_start(trainer)
     for epoch, value in enumerate(values):
-        record = EpochRecord(
-            epoch=epoch, step=epoch, train={}, validation={"loss": value}, learning_rate=0.1, seconds=0.0
-        )
-        made.on_epoch_end(trainer, record)
-    return made, trainer._stop_reason
+        made.on_epoch_end(trainer, record_of(epoch, value))
+    return made, trainer.stop_reason
 
 
 NAN = float("nan")
@@ -107,7 +109,7 @@ def test_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert (lines[0]["model"], lines[0]["trainable"], lines[0]["seed"]) == ("MappingModel", 16, 0)
     assert [line["val_loss"] for line in lines if line["event"] == "epoch"] == history["val_loss"]
     assert [line["reason"] for line in lines if line["event"] == "fit_end"] == [history.stop_reason]
-    assert [Path(line["path"]).is_dir() for line in lines if line["event"] == "checkpoint"] == [True]
+    assert [Path(line["path"]).is_dir() for line in lines if line["event"] == "checkpoint"] == [True, True]
     assert any("event=epoch " in record.getMessage() for record in caplog.records)
 
 
@@ -118,22 +120,43 @@ def test_log_without_a_folder(caplog: pytest.LogCaptureFixture) -> None:
     assert sum("event=epoch " in record.getMessage() for record in caplog.records) == 2
 
 
-def test_final_checkpoint(tmp_path: Path) -> None:
-    """A run with run_dir leaves one checkpoint, announced with its path, that loads as the trained model."""
-    announced: list[Path] = []
+def test_checkpoints_of_a_run(tmp_path: Path) -> None:
+    """A run keeps its last two checkpoints and the best, each announced; the last is the trained model."""
+    announced: list[str] = []
 
     class Hears(Callback):
         def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
-            announced.append(path)
+            assert path.is_dir()
+            announced.append(path.name)
 
     target = targets.mlp()
     model = MappingModel(target, 16)
-    trainer_of(model, run_dir=tmp_path, callbacks=[Hears()]).fit()
-    (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert announced == [folder]
-    assert folder.name == "step-00000006"
-    loaded = MappingModel.load(folder / "model.safetensors", target)
+    options: dict[str, Any] = {"max_epochs": 3, "checkpoint_every": 2, "callbacks": [Hears()]}
+    history = trainer_of(model, None, targets.loader(), run_dir=tmp_path, **options).fit()
+    # 3 steps an epoch: every second one, and the end of each epoch
+    assert announced == [f"step-{step:08d}" for step in (2, 3, 4, 6, 6, 8, 9)]
+    losses = history["val_loss"]
+    best = f"step-{3 * (losses.index(min(losses)) + 1):08d}"
+    folder = tmp_path / "checkpoints"
+    assert {path.name for path in folder.iterdir()} == {"step-00000008", "step-00000009", best, "best"}
+    assert (folder / "best").read_text().strip() == best
+    loaded = MappingModel.load(folder / "step-00000009" / "model.safetensors", target)
     assert torch.equal(loaded.latent_vector(), model.latent_vector())
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "best"),
+    [([NAN, 0.5, 0.4, NAN], "min", 0.4), ([0.5, NAN, 0.7, 0.6], "max", 0.7), ([NAN], "min", None)],
+)
+def test_a_nan_is_never_the_best(values: list[float], mode: str, best: float | None, tmp_path: Path) -> None:
+    """The best checkpoint is that of the best number; NaN is none."""
+    made = Checkpoint(mode=mode, monitor="val_loss").build(CallbackContext(run_dir=tmp_path))
+    trainer = trainer_of()
+    for epoch, value in enumerate(values):
+        made.on_epoch_end(trainer, record_of(epoch, value))
+    assert made.state_dict()["best"] == best
+    with pytest.raises(ConfigError, match="'checkpoint' monitors 'val_f1', but the run reports val_loss"):
+        Checkpoint(monitor="val_f1").build(CallbackContext(run_dir=tmp_path)).on_epoch_end(trainer, record_of(0, 0.1))
 
 
 def test_nothing_is_written_without_run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,20 +169,35 @@ def test_nothing_is_written_without_run_dir(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_write_checkpoint_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint replaces an older one of its name; a write that fails leaves nothing."""
+    """A checkpoint replaces an older one of its name; a write that fails leaves nothing, and the old one."""
     model = MappingModel(targets.mlp(), 16)
-    folder = write_checkpoint(tmp_path / "deep" / "c", model)
+    folder = write_checkpoint(tmp_path / "checkpoints" / "step-1", model, {"a": 1})
     (folder / "old").touch()
-    assert write_checkpoint(folder, model) == folder
-    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    assert write_checkpoint(folder, model, {"a": 2}) == folder
+    assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "state.safetensors"]
 
     def fails(self: MappingModel, path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(MappingModel, "save", fails)
-    with pytest.raises(KeyboardInterrupt):
-        write_checkpoint(tmp_path / "deep" / "d", model)
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(MappingModel, "save", fails)
+        with pytest.raises(KeyboardInterrupt):
+            write_checkpoint(folder, model, {"a": 3})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
+    assert read_checkpoint(folder, model) == {"a": 2}
+
+
+def test_what_a_killed_write_leaves_is_put_right(tmp_path: Path) -> None:
+    """Half a folder is removed, and a folder that was about to be replaced is back in its place."""
+    model = MappingModel(targets.mlp(), 16)
+    folder = write_checkpoint(tmp_path / "checkpoints" / "step-1", model, {"a": 1})
+    (folder.parent / ".step-2-abcd").mkdir()
+    folder.rename(folder.parent / ".replaced-step-1")
+    assert checkpoints_in(tmp_path) == [folder]
+    assert read_checkpoint(folder, model) == {"a": 1}
+    write_checkpoint(folder.parent / ".replaced-step-1", model, {"a": 0})
+    assert checkpoints_in(tmp_path) == [folder]
+    assert [path.name for path in folder.parent.iterdir()] == ["step-1"]
 
 
 def test_checkpoint_of_a_plain_module(tmp_path: Path) -> None:
@@ -169,7 +207,7 @@ def test_checkpoint_of_a_plain_module(tmp_path: Path) -> None:
     model, twin = targets.Tied(), targets.Tied()
     with torch.no_grad():
         model.middle.weight.mul_(2)
-    folder = write_checkpoint(tmp_path / "c", model)
+    folder = write_checkpoint(tmp_path / "c", model, {})
     safetensors.torch.load_model(twin, folder / "model.safetensors")
     assert torch.equal(twin.middle.weight, model.middle.weight)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
 from lightning_fabric import Fabric
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from mapping_core import TrainerConfig
-from mapping_core.training.engine import Engine, loader_length, seed_everything
+from mapping_core.training.batches import Batch
+from mapping_core.training.engine import loader_length
+from mapping_core.training.randomness import seed_everything
 from tests import targets
 from tests.targets import trainer_of
 
@@ -42,16 +45,6 @@ def test_samplers_are_told_the_epoch() -> None:
     assert sampler.epochs == [0, 1, 2, 0, 1, 2]
 
 
-def test_an_epoch_in_the_middle() -> None:
-    """Batches asked for epoch 5 are those of epoch 5, however often the loader was used before."""
-    data = torch.arange(6)
-    loader = DataLoader(TensorDataset(data), batch_size=6, sampler=Turning(6))
-    engine = Engine.start(TrainerConfig(accelerator="cpu"), None, targets.mlp())
-    ((first,),) = engine.batches(loader, 5)
-    ((again,),) = engine.batches(loader, 5)
-    assert first.tolist() == again.tolist() == [5, 0, 1, 2, 3, 4]
-
-
 def test_a_fabric_of_ones_own() -> None:
     """A given Fabric is used as it is, with its precision, and the run is that of the same settings."""
     own = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
@@ -60,13 +53,26 @@ def test_a_fabric_of_ones_own() -> None:
     assert losses != trainer_of().fit()["train_loss"]
 
 
-def test_nested_batches_reach_the_device() -> None:
-    """Every tensor in a nest of mappings and sequences is moved; what is no tensor stays."""
-    engine = Engine.start(TrainerConfig(accelerator="cpu"), None, targets.mlp())
-    nest = {"a": [torch.ones(2), {"b": (torch.zeros(1), "text")}]}
-    (made,) = engine.batches([nest], 0)
-    assert made["a"][1]["b"][1] == "text"
-    assert made["a"][1]["b"][0].device == engine.fabric.device
+def test_nested_batches_reach_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nest of mappings and sequences goes through Fabric's move to the device before anything reads it."""
+    batch = {"x": torch.ones(2, 6), "deep": [{"b": (torch.zeros(1), "text")}], "y": torch.tensor([0, 1])}
+    fabric = Fabric(accelerator="cpu", devices=1)
+    to_device = fabric.to_device
+
+    def marked(thing: Any) -> Any:
+        moved = to_device(thing)
+        return {**moved, "moved": True} if isinstance(moved, dict) else moved
+
+    monkeypatch.setattr(fabric, "to_device", marked)
+    seen: list[Any] = []
+
+    def adapt(given: Any) -> Batch:
+        seen.append(given)
+        return Batch((given["x"],), {}, given["y"])
+
+    trainer_of(None, [batch], [batch], batch_adapter=adapt, max_epochs=1, fabric=fabric).fit()
+    assert [each["moved"] for each in seen] == [True, True]
+    assert seen[0]["deep"][0]["b"][1] == "text"
 
 
 def test_loader_length() -> None:

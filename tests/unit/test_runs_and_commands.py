@@ -103,7 +103,7 @@ def test_files_of_a_run_load(folder: Path) -> None:
     assert run(folder, TOML.format(extra="", trainer='run_dir = "out"')).exit_code == 0
     from own_run import Net  # type: ignore[import-not-found]
 
-    (file,) = (folder / "out" / "checkpoints").glob("*/model.safetensors")
+    *_, file = sorted((folder / "out" / "checkpoints").glob("*/model.safetensors"))
     torch.manual_seed(5)
     assert MappingModel.load(file, Net()).latent_dim == 16
 

@@ -182,7 +182,7 @@ def test_a_loss_object_sees_latents() -> None:
         (
             lambda: with_optimizer(torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau),
             ConfigError,
-            "scheduler: ReduceLROnPlateau steps on a metric",
+            "scheduler: ReduceLROnPlateau steps on the validation loss of an epoch: set scheduler_interval='epoch'",
         ),
         (lambda: with_optimizer(torch.optim.LBFGS), ConfigError, "optimizer: LBFGS evaluates the loss several times"),
         (lambda: trainer_of(None, None, 3).fit(), DataError, "val_loader must be an iterable of batches, got int"),

@@ -37,16 +37,23 @@ class EarlyStopping(CallbackConfig):
 
 @define(frozen=True, kw_only=True)
 class Checkpoint(CallbackConfig):
-    """Write the trained state to `run_dir` when the run ends."""
+    """Write checkpoints to `run_dir`: at each epoch's end, and every `checkpoint_every` steps of the trainer.
+
+    The last `keep_last` are kept, and the best by `monitor` (a name of `EpochRecord.metrics`; by
+    default the validation loss, or the training loss without validation).
+    """
 
     name = "checkpoint"
+    keep_last: int = field(default=2, validator=ge(1))
+    monitor: str | None = None
+    mode: str = field(default="min", validator=in_(("min", "max")))
 
     def build(self, context: CallbackContext) -> Callback:
         from mapping_core.builtin.callbacks.checkpoint import CheckpointCallback
 
         if context.run_dir is None:
             raise ConfigError("'checkpoint' needs somewhere to write: set run_dir", path="callbacks")
-        return CheckpointCallback(context.run_dir)
+        return CheckpointCallback(self, context.run_dir)
 
 
 @define(frozen=True, kw_only=True)

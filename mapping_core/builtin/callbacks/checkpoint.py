@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mapping_core.errors import ConfigError
 from mapping_core.interfaces.callback import Callback
-from mapping_core.training.checkpoint import write_checkpoint
+from mapping_core.training.checkpoint import checkpoints_in, mark_best, step_of
 
 if TYPE_CHECKING:
+    from mapping_core.builtin.callbacks import Checkpoint
+    from mapping_core.training.history import EpochRecord, StepRecord
     from mapping_core.training.trainer import MappingTrainer
 
 
 class CheckpointCallback(Callback):
-    """Writes ``run_dir/checkpoints/step-00000042/`` when the run ends."""
+    """Asks for checkpoints, at each epoch's end and every so many steps; keeps the last ones and the best."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._folder = run_dir / "checkpoints"
+    def __init__(self, config: Checkpoint, run_dir: Path) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._best: float | None = None
+        self._best_step = -1
 
-    def on_fit_end(self, trainer: MappingTrainer) -> None:
-        path = write_checkpoint(self._folder / f"step-{trainer.step:08d}", trainer.model)
-        trainer.announce_checkpoint(path)
+    @property
+    def state_key(self) -> str:
+        return "Checkpoint"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "best_step": self._best_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best, self._best_step = state["best"], state["best_step"]
+
+    def on_fit_start(self, trainer: MappingTrainer) -> None:
+        self._best, self._best_step = None, -1
+
+    def on_batch_end(self, trainer: MappingTrainer, record: StepRecord) -> None:
+        every = trainer.config.checkpoint_every
+        if every is not None and record.stepped and record.step % every == 0:
+            trainer.request_checkpoint()
+
+    def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
+        if (value := self._monitored(record)) is not None and self._improves(value):
+            self._best, self._best_step = value, record.step
+        trainer.request_checkpoint()
+
+    def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
+        if not trainer.is_first_rank:
+            return
+        if step_of(path) == self._best_step:
+            mark_best(path)
+        *older, _ = checkpoints_in(self._run_dir)
+        for each in older[: len(older) + 1 - self._config.keep_last]:
+            if step_of(each) != self._best_step:
+                shutil.rmtree(each)
+
+    def _monitored(self, record: EpochRecord) -> float | None:
+        metrics, name = record.metrics(), self._config.monitor
+        if name is None:
+            name = "val_loss" if record.validation else "train_loss"
+        if name not in metrics:
+            raise ConfigError(
+                f"'checkpoint' monitors {name!r}, but the run reports {', '.join(metrics)}", path="callbacks"
+            )
+        return None if math.isnan(metrics[name]) else metrics[name]
+
+    def _improves(self, value: float) -> bool:
+        if self._best is None:
+            return True
+        return value < self._best if self._config.mode == "min" else value > self._best

@@ -1,0 +1,421 @@
+"""The loop of one `fit`: epochs, batches, optimiser steps, and the state from which it can go on."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+import mapping_core
+from mapping_core.errors import CheckpointError, DataError, NonFiniteError
+from mapping_core.logs import get_logger
+from mapping_core.training.averages import Averages
+from mapping_core.training.buffers import BufferGuard
+from mapping_core.training.checkpoint import read_checkpoint, write_checkpoint
+from mapping_core.training.engine import forward_of, loader_length, scaler_of, trainable_parameters
+from mapping_core.training.gradients import Agreed, GradientWindow
+from mapping_core.training.history import EpochRecord, History, StepRecord
+from mapping_core.training.interruption import Interrupted, Interruption
+from mapping_core.training.loading import epoch_batches
+from mapping_core.training.phases import PhaseRunner
+from mapping_core.training.randomness import random_state, set_random_state
+from mapping_core.training.steps import forward_step
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from mapping_core.training.trainer import MappingTrainer
+
+#: Of what a checkpoint's state is made; raised when older readers would misread it.
+STATE_FORMAT = 1
+#: After so many steps in a row without a finite gradient a run has nowhere to go.
+_MOST_REFUSALS = 25
+
+
+class Loop:
+    """Runs a trainer's epochs; made anew by every `fit`.
+
+    The trainer keeps what callbacks see (`step`, `epoch`, `batch`, `history`), this the rest.
+    """
+
+    def __init__(
+        self,
+        trainer: MappingTrainer,
+        fabric: Fabric,
+        *,
+        loader: Any,
+        order_seed: int,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        phases: PhaseRunner,
+        interruption: Interruption,
+    ) -> None:
+        self.trainer, self.fabric, self.loader, self.order_seed = trainer, fabric, loader, order_seed
+        self.optimizer, self.scheduler, self.phases = optimizer, scheduler, phases
+        self._interruption = interruption
+        self._config = trainer.config
+        self._length = loader_length(loader)
+        self._forward = forward_of(fabric, trainer.model)
+        self._window = GradientWindow(
+            fabric, trainable_parameters(trainer.model, trainer.loss, optimizer), trainer.config
+        )
+        self._scaler = scaler_of(fabric)
+        self._buffers = BufferGuard(trainer.model)
+        self._averages = Averages()
+        self._epoch_random: dict[str, Any] = {}
+        self._goes_on = False  # inside an epoch that another process began
+        self._seconds = 0.0  # which that process spent in it
+        self._learning_rate = float(optimizer.param_groups[0]["lr"])
+        self._norm = 0.0
+        self._window_loss: list[tuple[Tensor, int]] = []
+        self._fault = ""
+        self._refusals = 0
+        self._saved: dict[str, Any] = {}  # what a rollback goes back to
+        self._closed = False  # a checkpoint from here on would be of a run that has ended
+
+    # --- epochs
+
+    def run(self) -> None:
+        """All epochs that are left."""
+        trainer = self.trainer
+        while trainer.epoch < self._config.max_epochs:
+            self._run_epoch()
+            if trainer.stop_reason:
+                return
+            trainer.epoch += 1
+            trainer.batch = 0
+
+    def _run_epoch(self) -> None:
+        trainer, started = self.trainer, time.perf_counter()
+        if not self._goes_on:
+            self._averages, self._seconds = Averages(), 0.0
+            self._epoch_random = random_state(self.loader)
+            self._keep_for_rollback()
+            trainer.emit("on_epoch_start", trainer, trainer.epoch)
+        batches = epoch_batches(self.loader, trainer.epoch, skip=trainer.batch, began_with=self._epoch_random)
+        self._goes_on = False
+        stopped = self._run_batches(batches)
+        self._buffers.average(self.fabric)
+        if stopped and (self._length is None or trainer.batch < self._length):
+            self.save()
+            self._closed = True
+        if self._averages.items == 0:
+            raise DataError(
+                f"train_loader gave nothing to train on in epoch {trainer.epoch}: it has no batch with items"
+            )
+        validation: dict[str, float] = {}
+        if trainer.val_loader is not None:
+            trainer.emit("on_validation_start", trainer)
+            validation = trainer.evaluate(self.fabric, trainer.val_loader, "validation")
+            trainer.emit("on_validation_end", trainer, validation)
+        record = EpochRecord(
+            epoch=trainer.epoch,
+            step=trainer.step,
+            train=self._train_means(),
+            validation=validation,
+            learning_rate=self._learning_rate,
+            seconds=self._seconds + time.perf_counter() - started,
+        )
+        self._step_scheduler("epoch", record)
+        trainer.history.epochs.append(record)
+        trainer.emit("on_epoch_end", trainer, record)
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        trainer = self.trainer
+        trainer.stop_reason, signum = self._agreed_end()
+        if (trainer.take_request() or signum) and not self._closed:
+            self.save(epoch=trainer.epoch + 1, batch=0)
+        if signum:
+            raise Interrupted(signum)
+
+    def _agreed_end(self) -> tuple[str, int]:
+        """The reason to stop and the signal that any rank has, the first one's if several have."""
+        own = (self.trainer.stop_reason, self._interruption.signum)
+        if self.fabric.world_size == 1:
+            return own
+        all_of_them: list[Any] = [own] * self.fabric.world_size
+        torch.distributed.all_gather_object(all_of_them, own)
+        reasons, signals = zip(*all_of_them, strict=True)
+        return next(filter(None, reasons), ""), next(filter(None, signals), 0)
+
+    def _train_means(self) -> dict[str, float]:
+        if self.fabric.world_size > 1:
+            states: list[Any] = [None] * self.fabric.world_size
+            torch.distributed.all_gather_object(states, self._averages.state_dict())
+            self._averages.merge(states)
+        return self._averages.means()
+
+    # --- batches
+
+    def _run_batches(self, batches: Iterator[Any]) -> bool:
+        """All batches of the epoch; true if the run is to stop."""
+        trainer = self.trainer
+        for raw in batches:
+            if self._run_batch(self.fabric.to_device(raw)):
+                return True
+        # A loader may be shorter than it said, and other ranks may still be at work.
+        while self._window.batches or self.fabric.world_size > 1:
+            agreed = self._optimise(ended=True)
+            if self._stops(agreed):
+                return True
+            if agreed.ended:
+                break
+        if trainer.take_request():
+            self.save()
+        return False
+
+    def _run_batch(self, raw: Any) -> bool:
+        trainer = self.trainer
+        if self._window.batches == 0:
+            phase, begins = self.phases.begin_step(trainer.step)
+            if begins:
+                trainer.emit("on_phase_change", trainer, phase)
+            self._buffers.keep()
+        trainer.emit("on_batch_start", trainer, raw)
+        step = forward_step(trainer.model, self._forward, trainer.batch_adapter(raw))
+        loss: Tensor = trainer.loss(step)
+        items = trainer.loss.items(step)
+        value = loss.detach()
+        if items and not math.isfinite(float(value)):
+            self._fault = f"the loss is {float(value)}"
+            self._window.refuse()
+        else:
+            self._averages.add({"loss": value, **trainer.loss.metrics(step)}, items=items)
+            self._window.add(loss, items)
+            self._window_loss.append((value, items))
+        batch, before = trainer.batch, trainer.step
+        trainer.batch += 1
+        complete = self._window.batches == self._config.accumulate or trainer.batch == self._length
+        agreed = self._optimise() if complete else None
+        assert self.phases.phase is not None
+        record = StepRecord(
+            step=trainer.step,
+            epoch=trainer.epoch,
+            batch=batch,
+            phase=self.phases.phase,
+            loss=value,
+            items=items,
+            learning_rate=self._learning_rate,
+            stepped=trainer.step > before,
+            gradient_norm=self._norm if trainer.step > before else 0.0,
+        )
+        trainer.emit("on_batch_end", trainer, record)
+        if agreed is None:
+            return False
+        if self.fabric.world_size == 1 and trainer.stop_reason:
+            agreed = attrs.evolve(agreed, stop=True)
+        if self._stops(agreed):
+            return True
+        if trainer.take_request():
+            self.save()
+        return False
+
+    def _stops(self, agreed: Agreed) -> bool:
+        trainer = self.trainer
+        if agreed.signum:
+            self.save()
+            raise Interrupted(agreed.signum)
+        if self._config.max_steps is not None and trainer.step >= self._config.max_steps:
+            trainer.stop(f"max_steps={self._config.max_steps} reached")
+            return True
+        return agreed.stop
+
+    # --- steps
+
+    def _optimise(self, *, ended: bool = False) -> Agreed:
+        """End the window: reduce its gradients, and step if they are finite."""
+        agreed = self._window.agree(ended=ended, stop=bool(self.trainer.stop_reason), signum=self._interruption.signum)
+        if agreed.bad:
+            self._refuse(self._fault or "the loss is not finite on another rank")
+        elif agreed.items:
+            self._step()
+        self._window.clear()
+        self._window_loss.clear()
+        self._fault = ""
+        return agreed
+
+    def _step(self) -> None:
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        self._norm = self._window.clip()
+        finite = math.isfinite(self._norm)
+        if not finite and self._scaler is None:
+            self._refuse(f"the gradient's norm is {self._norm}")
+            return
+        self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self.fabric.strategy.optimizer_step(self.optimizer)
+        if not finite:  # the scaler made no step, and lowered its scale
+            self._count_refusal(f"the gradient's norm is {self._norm} at every scale")
+            return
+        self._refusals = 0
+        self.trainer.step += 1
+        self._step_scheduler("step")
+        self.phases.end_step(self._mean_of_window())
+
+    def _mean_of_window(self) -> Tensor:
+        if len(self._window_loss) == 1:
+            return self._window_loss[0][0]
+        averages = Averages()
+        for loss, items in self._window_loss:
+            averages.add({"loss": loss}, items=items)
+        # Without items of this rank's own, others made the step.
+        return torch.tensor(averages.means().get("loss", math.nan))
+
+    def _step_scheduler(self, moment: str, record: EpochRecord | None = None) -> None:
+        scheduler = self.scheduler
+        if scheduler is None or moment != (
+            self._config.scheduler_interval if self.trainer.has_own_scheduler else "step"
+        ):
+            return
+        if isinstance(scheduler, ReduceLROnPlateau):
+            assert record is not None
+            scheduler.step(record.validation.get("loss", record.train["loss"]))
+        else:
+            scheduler.step()
+
+    def _refuse(self, fault: str) -> None:
+        """Make no step of this window, and leave nothing of it behind."""
+        trainer, policy = self.trainer, self._config.nonfinite
+        self._buffers.put_back()
+        where = f"at step {trainer.step + 1} (epoch {trainer.epoch}, batch {trainer.batch - 1})"
+        if policy == "raise":
+            raise NonFiniteError(
+                f"{fault} {where}; no optimiser step was made with it: check the batch for NaN, or lower learning_rate"
+            )
+        self._count_refusal(f"{fault} {where}")
+        get_logger().warning("not finite", fault=f"{fault} {where}", policy=policy)
+        if policy == "rollback":
+            self._load_weights(copy.deepcopy(self._saved))
+
+    def _count_refusal(self, fault: str) -> None:
+        self._refusals += 1
+        if self._refusals >= _MOST_REFUSALS:
+            raise NonFiniteError(f"{fault}, and so for {self._refusals} steps in a row: lower learning_rate")
+
+    # --- state
+
+    def _keep_for_rollback(self) -> None:
+        if self._config.nonfinite == "rollback":
+            self._saved = copy.deepcopy(
+                {"step": self.trainer.step, "model": self.trainer.model.state_dict(), **self._training_state()}
+            )
+
+    def _load_weights(self, state: dict[str, Any]) -> None:
+        self.trainer.step = state["step"]
+        self.trainer.model.load_state_dict(state["model"])
+        self._load_training_state(state)
+
+    def _training_state(self) -> dict[str, Any]:
+        """What trains beside the model: optimiser, scheduler, scaler, the loss's own parameters."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "loss": self.trainer.loss.state_dict(),
+        }
+
+    def _load_training_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None and state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if self._scaler is not None and state["scaler"] is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        self.trainer.loss.load_state_dict(state["loss"])
+
+    def state(self, *, epoch: int, batch: int) -> dict[str, Any]:
+        """Everything but the model's weights that the run goes on from, at `batch` of `epoch`."""
+        trainer = self.trainer
+        own: list[Any] = [
+            {
+                "random": random_state(self.loader),
+                "epoch_random": self._epoch_random,
+                "averages": self._averages.state_dict(),
+                "batch": batch,
+            }
+        ]
+        if self.fabric.world_size > 1:
+            gathered: list[Any] = [None] * self.fabric.world_size
+            torch.distributed.all_gather_object(gathered, own[0])
+            own = gathered
+        return {
+            "format": STATE_FORMAT,
+            "version": mapping_core.__version__,
+            "epoch": epoch,
+            "step": trainer.step,
+            "order_seed": self.order_seed,
+            "accumulate": self._config.accumulate,
+            "length": self._length,
+            "ranks": own,
+            "optimizer_type": type(self.optimizer).__name__,
+            **self._training_state(),
+            "phases": self.phases.state_dict(),
+            "history": [attrs.asdict(record) for record in trainer.history.epochs],
+            "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},
+        }
+
+    def save(self, *, epoch: int | None = None, batch: int | None = None) -> None:
+        """Write a checkpoint, if the run has a folder, and announce it."""
+        trainer = self.trainer
+        if self._config.run_dir is None or self._closed:
+            return
+        self._buffers.average(self.fabric)
+        state = self.state(
+            epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
+        )
+        folder = self._config.run_dir / "checkpoints" / f"step-{trainer.step:08d}"
+        if self.fabric.is_global_zero:
+            write_checkpoint(folder, trainer.model, state)
+        self.fabric.barrier()
+        self._keep_for_rollback()
+        trainer.emit("on_checkpoint", trainer, folder)
+
+    def load(self, checkpoint: Path) -> dict[str, Any]:
+        """Go on from a checkpoint; returns its state, whose random state and callbacks are put back last."""
+        trainer = self.trainer
+        state = read_checkpoint(checkpoint, trainer.model)
+        self._check_state(checkpoint, state)
+        rank = state["ranks"][self.fabric.global_rank if len(state["ranks"]) == self.fabric.world_size else 0]
+        self._load_training_state(state)
+        self.phases.load_state_dict(state["phases"])
+        trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
+        trainer.history = History(epochs=[EpochRecord(**record) for record in state["history"]])
+        if trainer.batch:
+            self._goes_on = True
+            self._averages.load_state_dict(rank["averages"], self.fabric.device)
+            self._epoch_random = rank["epoch_random"]
+            self._keep_for_rollback()
+        return {"random": rank["random"], "callbacks": state["callbacks"]}
+
+    def _check_state(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        if state.get("format") != STATE_FORMAT:
+            raise CheckpointError(
+                f"{checkpoint}: was written by mapping-core {state.get('version')}, in a form this version cannot read"
+            )
+        own = type(self.optimizer).__name__
+        if state["optimizer_type"] != own:
+            raise CheckpointError(f"{checkpoint}: was written with {state['optimizer_type']}, this run has {own}")
+        accumulate = self._config.accumulate
+        present = {"ranks": self.fabric.world_size, "accumulate": accumulate, "batches an epoch": self._length}
+        then = {"ranks": len(state["ranks"]), "accumulate": state["accumulate"], "batches an epoch": state["length"]}
+        changed = [f"{name} {then[name]} -> {present[name]}" for name in present if then[name] != present[name]]
+        if changed and state["ranks"][0]["batch"]:
+            raise CheckpointError(
+                f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
+                "resume from an epoch's end, or as the run was"
+            )
+
+    def put_back(self, late: dict[str, Any]) -> None:
+        """The callbacks' states and the random state, when everything that could touch them has been made."""
+        for callback in self.trainer.callbacks:
+            if callback.state_key in late["callbacks"]:
+                callback.load_state_dict(late["callbacks"][callback.state_key])
+        set_random_state(late["random"], self.loader)
