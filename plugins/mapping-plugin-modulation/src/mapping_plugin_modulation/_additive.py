@@ -15,8 +15,7 @@ class AdditiveModulation(Modulation):
 
     Since ``(G + alpha 1 z') z = G z + alpha ||z||^2``, every weight gets the same number,
     times its layer's scale, and nothing is multiplied out: that is the closed form used
-    here, for any mapper. A number common to all weights carries little; two independent
-    reproductions of the paper find no difference.
+    here, for any mapper. A number common to all weights carries little.
     """
 
     def __init__(self, context: ModulationContext, *, alpha: float) -> None:

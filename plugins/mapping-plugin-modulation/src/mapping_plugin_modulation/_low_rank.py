@@ -22,8 +22,8 @@ class LowRankModulation(Modulation):
     A kernel [o, i, h, w] is the matrix [o, i h w]; U [o, r] and V [i h w, r] are seeded
     signs; c are r numbers of the latent (`FollowingNumbers`); s is the layer's scale times
     `strength`, so a latent of standard deviation 1 changes weights by about s. Frozen random
-    factors around a small trained diagonal are those of VeRA (Kopiczko et al. 2024), which
-    trains two diagonals; here the numbers are the latent's. Vectors and scalars stay as
+    factors around a diagonal are also in VeRA (Kopiczko et al. 2024), which shares them between
+    layers and trains two diagonals; here the numbers are the latent's. Vectors and scalars stay as
     they are. State: r bytes for each row and each column.
     """
 
