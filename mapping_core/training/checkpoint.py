@@ -76,24 +76,27 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_checkpoint(folder: Path, model: nn.Module) -> dict[str, Any]:
-    """Read a checkpoint's state and take its weights over into `model`, both only if both can be read."""
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint's state; raises `FileFormatError` for what is no checkpoint, or half of one."""
     for name in (MODEL, STATE):
         if not (folder / name).is_file():
             raise FileFormatError(f"{folder}: is no checkpoint of a run, it has no {name}")
-    state = read_state(folder / STATE)
+    return read_state(folder / STATE)
+
+
+def restore_model(folder: Path, model: nn.Module) -> None:
+    """Take a checkpoint's weights over into a model that was built as the checkpoint's was."""
     model = unwrapped(model)
     if isinstance(model, MappingModel):
         base = folder.parent.parent / BASE
         if files.differences(folder / MODEL, model) == ["base_sha256"] and base.is_file():
             _restore_base(base, model)
         files.restore(folder / MODEL, model)
-    else:
-        try:
-            safetensors.torch.load_model(model, str(folder / MODEL))
-        except RuntimeError as error:
-            raise FileFormatError(f"{folder / MODEL}: does not fit this {type(model).__name__}: {error}") from error
-    return state
+        return
+    try:
+        safetensors.torch.load_model(model, str(folder / MODEL))
+    except RuntimeError as error:
+        raise FileFormatError(f"{folder / MODEL}: does not fit this {type(model).__name__}: {error}") from error
 
 
 def write_base(run_dir: Path, model: nn.Module) -> None:

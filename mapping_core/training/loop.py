@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-import mapping_core
-from mapping_core.errors import CheckpointError, DataError, NonFiniteError
+from mapping_core.errors import DataError, NonFiniteError
 from mapping_core.logs import get_logger
 from mapping_core.training.averages import Averages
 from mapping_core.training.buffers import BufferGuard
-from mapping_core.training.checkpoint import read_checkpoint, write_checkpoint
+from mapping_core.training.checkpoint import write_checkpoint
 from mapping_core.training.engine import forward_of, loader_length, scaler_of, trainable_parameters
 from mapping_core.training.gradients import Agreed, GradientWindow
-from mapping_core.training.history import EpochRecord, History, StepRecord
+from mapping_core.training.history import EpochRecord, StepRecord
 from mapping_core.training.interruption import Interrupted, Interruption
 from mapping_core.training.loading import epoch_batches
 from mapping_core.training.phases import PhaseRunner
-from mapping_core.training.randomness import random_state, set_random_state
+from mapping_core.training.randomness import random_state
+from mapping_core.training.resumption import run_state
 from mapping_core.training.steps import forward_step
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
     from mapping_core.training.trainer import MappingTrainer
 
-#: Of what a checkpoint's state is made; raised when older readers would misread it.
-STATE_FORMAT = 1
 #: After so many steps in a row without a finite gradient a run has nowhere to go.
 _MOST_REFUSALS = 25
 
@@ -62,16 +59,16 @@ class Loop:
         self.optimizer, self.scheduler, self.phases = optimizer, scheduler, phases
         self._interruption = interruption
         self._config = trainer.config
-        self._length = loader_length(loader)
+        self.length = loader_length(loader)
         self._forward = forward_of(fabric, trainer.model)
         self._window = GradientWindow(
             fabric, trainable_parameters(trainer.model, trainer.loss, optimizer), trainer.config
         )
         self._scaler = scaler_of(fabric)
         self._buffers = BufferGuard(trainer.model)
-        self._averages = Averages()
-        self._epoch_random: dict[str, Any] = {}
-        self._goes_on = False  # inside an epoch that another process began
+        self.averages = Averages()
+        self.epoch_random: dict[str, Any] = {}
+        self.goes_on = False  # inside an epoch that another process began
         self._seconds = 0.0  # which that process spent in it
         self._learning_rate = float(optimizer.param_groups[0]["lr"])
         self._norm = 0.0
@@ -95,19 +92,19 @@ class Loop:
 
     def _run_epoch(self) -> None:
         trainer, started = self.trainer, time.perf_counter()
-        if not self._goes_on:
-            self._averages, self._seconds = Averages(), 0.0
-            self._epoch_random = random_state(self.loader)
-            self._keep_for_rollback()
+        if not self.goes_on:
+            self.averages, self._seconds = Averages(), 0.0
+            self.epoch_random = random_state(self.loader)
+            self.keep_for_rollback()
             trainer.emit("on_epoch_start", trainer, trainer.epoch)
-        batches = epoch_batches(self.loader, trainer.epoch, skip=trainer.batch, began_with=self._epoch_random)
-        self._goes_on = False
+        batches = epoch_batches(self.loader, trainer.epoch, skip=trainer.batch, began_with=self.epoch_random)
+        self.goes_on = False
         stopped = self._run_batches(batches)
         self._buffers.average(self.fabric)
-        if stopped and (self._length is None or trainer.batch < self._length):
+        if stopped and (self.length is None or trainer.batch < self.length):
             self.save()
             self._closed = True
-        if self._averages.items == 0:
+        if self.averages.items == 0:
             raise DataError(
                 f"train_loader gave nothing to train on in epoch {trainer.epoch}: it has no batch with items"
             )
@@ -150,9 +147,9 @@ class Loop:
     def _train_means(self) -> dict[str, float]:
         if self.fabric.world_size > 1:
             states: list[Any] = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(states, self._averages.state_dict())
-            self._averages.merge(states)
-        return self._averages.means()
+            torch.distributed.all_gather_object(states, self.averages.state_dict())
+            self.averages.merge(states)
+        return self.averages.means()
 
     # --- batches
 
@@ -189,12 +186,12 @@ class Loop:
             self._fault = f"the loss is {float(value)}"
             self._window.refuse()
         else:
-            self._averages.add({"loss": value, **trainer.loss.metrics(step)}, items=items)
+            self.averages.add({"loss": value, **trainer.loss.metrics(step)}, items=items)
             self._window.add(loss, items)
             self._window_loss.append((value, items))
         batch, before = trainer.batch, trainer.step
         trainer.batch += 1
-        complete = self._window.batches == self._config.accumulate or trainer.batch == self._length
+        complete = self._window.batches == self._config.accumulate or trainer.batch == self.length
         agreed = self._optimise() if complete else None
         assert self.phases.phase is not None
         record = StepRecord(
@@ -273,7 +270,7 @@ class Loop:
     def _step_scheduler(self, moment: str, record: EpochRecord | None = None) -> None:
         scheduler = self.scheduler
         if scheduler is None or moment != (
-            self._config.scheduler_interval if self.trainer.has_own_scheduler else "step"
+            self._config.scheduler_interval if self.trainer.own_scheduler is not None else "step"
         ):
             return
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -303,18 +300,19 @@ class Loop:
 
     # --- state
 
-    def _keep_for_rollback(self) -> None:
+    def keep_for_rollback(self) -> None:
+        """Copy the weights and what trains them, for a rollback to come back to."""
         if self._config.nonfinite == "rollback":
             self._saved = copy.deepcopy(
-                {"step": self.trainer.step, "model": self.trainer.model.state_dict(), **self._training_state()}
+                {"step": self.trainer.step, "model": self.trainer.model.state_dict(), **self.training_state()}
             )
 
     def _load_weights(self, state: dict[str, Any]) -> None:
         self.trainer.step = state["step"]
         self.trainer.model.load_state_dict(state["model"])
-        self._load_training_state(state)
+        self.load_training_state(state)
 
-    def _training_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """What trains beside the model: optimiser, scheduler, scaler, the loss's own parameters."""
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -323,7 +321,8 @@ class Loop:
             "loss": self.trainer.loss.state_dict(),
         }
 
-    def _load_training_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Take back what `training_state` gave."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
@@ -331,91 +330,18 @@ class Loop:
             self._scaler.load_state_dict(state["scaler"])
         self.trainer.loss.load_state_dict(state["loss"])
 
-    def state(self, *, epoch: int, batch: int) -> dict[str, Any]:
-        """Everything but the model's weights that the run goes on from, at `batch` of `epoch`."""
-        trainer = self.trainer
-        own: list[Any] = [
-            {
-                "random": random_state(self.loader),
-                "epoch_random": self._epoch_random,
-                "averages": self._averages.state_dict(),
-                "batch": batch,
-            }
-        ]
-        if self.fabric.world_size > 1:
-            gathered: list[Any] = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(gathered, own[0])
-            own = gathered
-        return {
-            "format": STATE_FORMAT,
-            "version": mapping_core.__version__,
-            "epoch": epoch,
-            "step": trainer.step,
-            "order_seed": self.order_seed,
-            "accumulate": self._config.accumulate,
-            "length": self._length,
-            "ranks": own,
-            "optimizer_type": type(self.optimizer).__name__,
-            **self._training_state(),
-            "phases": self.phases.state_dict(),
-            "history": [attrs.asdict(record) for record in trainer.history.epochs],
-            "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},
-        }
-
     def save(self, *, epoch: int | None = None, batch: int | None = None) -> None:
         """Write a checkpoint, if the run has a folder, and announce it."""
         trainer = self.trainer
         if self._config.run_dir is None or self._closed:
             return
         self._buffers.average(self.fabric)
-        state = self.state(
-            epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
+        state = run_state(
+            self, epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
         )
         folder = self._config.run_dir / "checkpoints" / f"step-{trainer.step:08d}"
         if self.fabric.is_global_zero:
             write_checkpoint(folder, trainer.model, state)
         self.fabric.barrier()
-        self._keep_for_rollback()
+        self.keep_for_rollback()
         trainer.emit("on_checkpoint", trainer, folder)
-
-    def load(self, checkpoint: Path) -> dict[str, Any]:
-        """Go on from a checkpoint; returns its state, whose random state and callbacks are put back last."""
-        trainer = self.trainer
-        state = read_checkpoint(checkpoint, trainer.model)
-        self._check_state(checkpoint, state)
-        rank = state["ranks"][self.fabric.global_rank if len(state["ranks"]) == self.fabric.world_size else 0]
-        self._load_training_state(state)
-        self.phases.load_state_dict(state["phases"])
-        trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
-        trainer.history = History(epochs=[EpochRecord(**record) for record in state["history"]])
-        if trainer.batch:
-            self._goes_on = True
-            self._averages.load_state_dict(rank["averages"], self.fabric.device)
-            self._epoch_random = rank["epoch_random"]
-            self._keep_for_rollback()
-        return {"random": rank["random"], "callbacks": state["callbacks"]}
-
-    def _check_state(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        if state.get("format") != STATE_FORMAT:
-            raise CheckpointError(
-                f"{checkpoint}: was written by mapping-core {state.get('version')}, in a form this version cannot read"
-            )
-        own = type(self.optimizer).__name__
-        if state["optimizer_type"] != own:
-            raise CheckpointError(f"{checkpoint}: was written with {state['optimizer_type']}, this run has {own}")
-        accumulate = self._config.accumulate
-        present = {"ranks": self.fabric.world_size, "accumulate": accumulate, "batches an epoch": self._length}
-        then = {"ranks": len(state["ranks"]), "accumulate": state["accumulate"], "batches an epoch": state["length"]}
-        changed = [f"{name} {then[name]} -> {present[name]}" for name in present if then[name] != present[name]]
-        if changed and state["ranks"][0]["batch"]:
-            raise CheckpointError(
-                f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
-                "resume from an epoch's end, or as the run was"
-            )
-
-    def put_back(self, late: dict[str, Any]) -> None:
-        """The callbacks' states and the random state, when everything that could touch them has been made."""
-        for callback in self.trainer.callbacks:
-            if callback.state_key in late["callbacks"]:
-                callback.load_state_dict(late["callbacks"][callback.state_key])
-        set_random_state(late["random"], self.loader)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
-from mapping_core.contexts import CallbackContext, LossContext, PhasePolicyContext
+from mapping_core.contexts import CallbackContext, LossContext
 from mapping_core.conversion import structure
 from mapping_core.errors import ConfigError, DataError, MappingError
 from mapping_core.interfaces.callback import Callback
@@ -20,20 +20,19 @@ from mapping_core.interfaces.loss import Loss
 from mapping_core.registry import Registry
 from mapping_core.training.arguments import check_loader, check_optimization, make_folders
 from mapping_core.training.batches import Batch, adapt_batch
-from mapping_core.training.checkpoint import STATE, find_checkpoint, set_aside, write_base
+from mapping_core.training.beginning import begin
+from mapping_core.training.checkpoint import find_checkpoint, read_checkpoint
 from mapping_core.training.config import TrainerConfig
-from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place, scaler_of
+from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place
 from mapping_core.training.evaluation import check_metrics, evaluate, predict
 from mapping_core.training.events import Events
 from mapping_core.training.history import History
 from mapping_core.training.interruption import Interruption
-from mapping_core.training.loop import Loop
 from mapping_core.training.modes import all_modules
-from mapping_core.training.optimization import default_optimizer, default_schedule
-from mapping_core.training.phases import PhaseRunner
 from mapping_core.training.randomness import seed_everything
+from mapping_core.training.resumption import put_back
 from mapping_core.training.sampling import set_epoch, with_own_order
-from mapping_core.training.state import check_plain, read_state
+from mapping_core.training.state import check_plain
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -145,7 +144,7 @@ class MappingTrainer:
         #: The optimiser at work, for callbacks that change what trains; None before `fit`.
         self.optimizer: torch.optim.Optimizer | None = optimizer
         self._fabric = fabric
-        self._registry = registry
+        self.registry = registry
         self.metrics = dict(metrics or {})
         self.callbacks = [*self._default_callbacks(own_callbacks), *self._built_callbacks(), *own_callbacks]
         self._events = Events(self.callbacks)
@@ -157,7 +156,8 @@ class MappingTrainer:
         #: Why the run is to end; empty while it is not.
         self.stop_reason = ""
         self._requested = False
-        self._length: int | None = None
+        #: Batches an epoch, where the loader says it; known when training starts.
+        self.epoch_length: int | None = None
 
     def stop(self, reason: str) -> None:
         """End the run after the batch at hand (and, at an epoch's end, its records); for callbacks."""
@@ -185,14 +185,19 @@ class MappingTrainer:
         return self._fabric is None or self._fabric.is_global_zero
 
     @property
-    def has_own_scheduler(self) -> bool:
-        """Whether the scheduler is the user's."""
-        return self._scheduler is not None
+    def own_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimiser that was given, if one was."""
+        return self._optimizer
+
+    @property
+    def own_scheduler(self) -> LRScheduler | None:
+        """The scheduler that was given, if one was."""
+        return self._scheduler
 
     @property
     def total_steps(self) -> int | None:
         """Optimiser steps the run will make; None when the loader has no length and `max_steps` is unset."""
-        length = loader_length(self.train_loader) if self._length is None else self._length
+        length = loader_length(self.train_loader) if self.epoch_length is None else self.epoch_length
         steps = None if length is None else math.ceil(length / self.config.accumulate) * self.config.max_epochs
         known = [limit for limit in (self.config.max_steps, steps) if limit is not None]
         return min(known) if known else None
@@ -221,6 +226,7 @@ class MappingTrainer:
             check_loader(self.val_loader, "val_loader", "pass val_loader=None to train without validation")
         run_dir = self.config.run_dir
         checkpoint = None if resume is None else find_checkpoint(resume, run_dir)
+        state = None if checkpoint is None else read_checkpoint(checkpoint)
         fabric = self._started_fabric()
         make_folders(run_dir)
         self.stop_reason, self._requested, self.history = "", False, History()
@@ -232,10 +238,10 @@ class MappingTrainer:
             self.model.train()
         with Interruption() as interruption:
             try:
-                loop, late = self._begun(fabric, interruption, checkpoint)
+                loop = begin(self, fabric, interruption, checkpoint, state)
                 self.emit("on_fit_start", self)
-                if late is not None:
-                    loop.put_back(late)
+                if state is not None:
+                    put_back(loop, state)
                 loop.run()
                 loop.phases.finish()
                 self.history.stop_reason = self.stop_reason or f"max_epochs={self.config.max_epochs} reached"
@@ -302,56 +308,6 @@ class MappingTrainer:
         check_strategy(self._fabric)
         return self._fabric
 
-    def _begun(
-        self, fabric: Fabric, interruption: Interruption, checkpoint: Path | None
-    ) -> tuple[Loop, dict[str, Any] | None]:
-        """The loop, with everything in its place and at the point from which it goes on."""
-        run_dir = self.config.run_dir
-        if run_dir is not None and checkpoint is None and fabric.is_global_zero:
-            set_aside(run_dir)
-            write_base(run_dir, self.model)
-        place(fabric, self.model)
-        place(fabric, self.loss)
-        optimizer = self._optimizer or default_optimizer(
-            self.model,
-            self.loss,
-            learning_rate=self.config.learning_rate,
-            weight_decay=self.config.weight_decay,
-            fused=scaler_of(fabric) is None,
-        )
-        self.optimizer = optimizer
-        order_seed = self.config.seed if self.config.seed is not None else int(torch.randint(2**62, ()))
-        state = None if checkpoint is None else read_state(checkpoint / STATE)
-        order_seed = order_seed if state is None else state["order_seed"]
-        order_seed = fabric.broadcast(order_seed)
-        loader = with_own_order(
-            self.train_loader, seed=order_seed, rank=fabric.global_rank, world_size=fabric.world_size
-        )
-        self._length = fabric.broadcast(loader_length(loader))
-        scheduler = self._scheduler
-        if scheduler is None and self._optimizer is None:
-            scheduler = default_schedule(
-                optimizer, kind=self.config.schedule, warmup=self.config.warmup, total_steps=self.total_steps
-            )
-        policy_config = self._registry.resolve(PhasePolicyConfig, self.config.phase_policy)
-        policy = policy_config.build(PhasePolicyContext(total_steps=self.total_steps, seed=self.config.seed or 0))
-        loop = Loop(
-            self,
-            fabric,
-            loader=loader,
-            order_seed=order_seed,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            phases=PhaseRunner(policy, name=policy_config.name, total_steps=self.total_steps),
-            interruption=interruption,
-        )
-        if checkpoint is None:
-            return loop, None
-        late = loop.load(checkpoint)
-        if run_dir is not None and fabric.is_global_zero and checkpoint.parent.parent == run_dir:
-            set_aside(run_dir, after=self.step)
-        return loop, late
-
     def _built_callbacks(self) -> list[Callback]:
         context = CallbackContext(run_dir=self.config.run_dir)
         return [each.build(context) for each in self.config.callbacks]
@@ -362,5 +318,5 @@ class MappingTrainer:
             ["log", "checkpoint"] if self.config.run_dir is not None else []
         )
         given = {each.name for each in self.config.callbacks}
-        built = [self._registry.resolve(CallbackConfig, name).build(context) for name in names if name not in given]
+        built = [self.registry.resolve(CallbackConfig, name).build(context) for name in names if name not in given]
         return [each for each in built if not any(isinstance(other, type(each)) for other in own)]

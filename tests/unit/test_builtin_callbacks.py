@@ -184,7 +184,7 @@ def test_write_checkpoint_is_whole_or_not_there(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             write_checkpoint(folder, model, {"a": 3})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
-    assert read_checkpoint(folder, model) == {"a": 2}
+    assert read_checkpoint(folder) == {"a": 2}
 
 
 def test_what_a_killed_write_leaves_is_put_right(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_a_killed_write_leaves_is_put_right(tmp_path: Path) -> None:
     (folder.parent / ".step-2-abcd").mkdir()
     folder.rename(folder.parent / ".replaced-step-1")
     assert checkpoints_in(tmp_path) == [folder]
-    assert read_checkpoint(folder, model) == {"a": 1}
+    assert read_checkpoint(folder) == {"a": 1}
     write_checkpoint(folder.parent / ".replaced-step-1", model, {"a": 0})
     assert checkpoints_in(tmp_path) == [folder]
     assert [path.name for path in folder.parent.iterdir()] == ["step-1"]

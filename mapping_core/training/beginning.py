@@ -1,0 +1,75 @@
+"""The beginning of `fit`: everything moved, made and read, in the order in which one needs the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mapping_core.components import PhasePolicyConfig
+from mapping_core.contexts import PhasePolicyContext
+from mapping_core.training.checkpoint import set_aside, write_base
+from mapping_core.training.engine import loader_length, place, scaler_of
+from mapping_core.training.interruption import Interruption
+from mapping_core.training.loop import Loop
+from mapping_core.training.optimization import default_optimizer, default_schedule
+from mapping_core.training.phases import PhaseRunner
+from mapping_core.training.resumption import take_state
+from mapping_core.training.sampling import with_own_order
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from mapping_core.training.trainer import MappingTrainer
+
+
+def begin(
+    trainer: MappingTrainer,
+    fabric: Fabric,
+    interruption: Interruption,
+    checkpoint: Path | None,
+    state: dict[str, Any] | None,
+) -> Loop:
+    """The loop of a run, at its first batch or at the point where `checkpoint`, with its `state`, left off."""
+    config, run_dir = trainer.config, trainer.config.run_dir
+    if run_dir is not None and checkpoint is None and fabric.is_global_zero:
+        set_aside(run_dir)
+        write_base(run_dir, trainer.model)
+    place(fabric, trainer.model)
+    place(fabric, trainer.loss)
+    trainer.optimizer = optimizer = trainer.own_optimizer or default_optimizer(
+        trainer.model,
+        trainer.loss,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        fused=scaler_of(fabric) is None,
+    )
+    drawn = config.seed if config.seed is not None else int(torch.randint(2**62, ()))
+    order_seed = int(fabric.broadcast(drawn if state is None else state["order_seed"]))
+    loader = with_own_order(
+        trainer.train_loader, seed=order_seed, rank=fabric.global_rank, world_size=fabric.world_size
+    )
+    trainer.epoch_length = fabric.broadcast(loader_length(loader))
+    scheduler = trainer.own_scheduler
+    if scheduler is None and trainer.own_optimizer is None:
+        scheduler = default_schedule(
+            optimizer, kind=config.schedule, warmup=config.warmup, total_steps=trainer.total_steps
+        )
+    policy_config = trainer.registry.resolve(PhasePolicyConfig, config.phase_policy)
+    policy = policy_config.build(PhasePolicyContext(total_steps=trainer.total_steps, seed=config.seed or 0))
+    loop = Loop(
+        trainer,
+        fabric,
+        loader=loader,
+        order_seed=order_seed,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        phases=PhaseRunner(policy, name=policy_config.name, total_steps=trainer.total_steps),
+        interruption=interruption,
+    )
+    if checkpoint is not None and state is not None:
+        take_state(loop, checkpoint, state)
+        if run_dir is not None and fabric.is_global_zero and checkpoint.resolve().parent.parent == run_dir.resolve():
+            set_aside(run_dir, after=trainer.step)
+    return loop

@@ -1,0 +1,103 @@
+"""What a run goes on from: everything but the model's weights, written down and taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+import mapping_core
+from mapping_core.errors import CheckpointError
+from mapping_core.training.checkpoint import restore_model
+from mapping_core.training.history import EpochRecord, History
+from mapping_core.training.randomness import random_state, set_random_state
+
+if TYPE_CHECKING:
+    from mapping_core.training.loop import Loop
+
+#: Of what a checkpoint's state is made; raised when older readers would misread it.
+STATE_FORMAT = 1
+
+
+def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
+    """Everything but the model's weights that the run goes on from, at `batch` of `epoch`."""
+    trainer = loop.trainer
+    own: list[Any] = [
+        {
+            "random": random_state(loop.loader),
+            "epoch_random": loop.epoch_random,
+            "averages": loop.averages.state_dict(),
+            "batch": batch,
+        }
+    ]
+    if loop.fabric.world_size > 1:
+        gathered: list[Any] = [None] * loop.fabric.world_size
+        torch.distributed.all_gather_object(gathered, own[0])
+        own = gathered
+    return {
+        "format": STATE_FORMAT,
+        "version": mapping_core.__version__,
+        "epoch": epoch,
+        "step": trainer.step,
+        "order_seed": loop.order_seed,
+        "accumulate": loop.trainer.config.accumulate,
+        "length": loop.length,
+        "ranks": own,
+        "optimizer_type": type(loop.optimizer).__name__,
+        **loop.training_state(),
+        "phases": loop.phases.state_dict(),
+        "history": [attrs.asdict(record) for record in trainer.history.epochs],
+        "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},
+    }
+
+
+def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
+    """Go on from a checkpoint and its state, but for what is put back last (`put_back`)."""
+    trainer = loop.trainer
+    _check_state(loop, checkpoint, state)
+    restore_model(checkpoint, trainer.model)
+    rank = _rank_state(loop, state)
+    loop.load_training_state(state)
+    loop.phases.load_state_dict(state["phases"])
+    trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
+    trainer.history = History(epochs=[EpochRecord(**record) for record in state["history"]])
+    if trainer.batch:
+        loop.goes_on = True
+        loop.averages.load_state_dict(rank["averages"], loop.fabric.device)
+        loop.epoch_random = rank["epoch_random"]
+        loop.keep_for_rollback()
+
+
+def _rank_state(loop: Loop, state: dict[str, Any]) -> dict[str, Any]:
+    """The part of the rank at hand; the first one's where there were another number of ranks."""
+    ranks: list[dict[str, Any]] = state["ranks"]
+    return ranks[loop.fabric.global_rank if len(ranks) == loop.fabric.world_size else 0]
+
+
+def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
+    if state.get("format") != STATE_FORMAT:
+        raise CheckpointError(
+            f"{checkpoint}: was written by mapping-core {state.get('version')}, in a form this version cannot read"
+        )
+    own = type(loop.optimizer).__name__
+    if state["optimizer_type"] != own:
+        raise CheckpointError(f"{checkpoint}: was written with {state['optimizer_type']}, this run has {own}")
+    accumulate = loop.trainer.config.accumulate
+    present = {"ranks": loop.fabric.world_size, "accumulate": accumulate, "batches an epoch": loop.length}
+    then = {"ranks": len(state["ranks"]), "accumulate": state["accumulate"], "batches an epoch": state["length"]}
+    changed = [f"{name} {then[name]} -> {present[name]}" for name in present if then[name] != present[name]]
+    if changed and state["ranks"][0]["batch"]:
+        raise CheckpointError(
+            f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
+            "resume from an epoch's end, or as the run was"
+        )
+
+
+def put_back(loop: Loop, state: dict[str, Any]) -> None:
+    """The callbacks' states and the random state, when everything that could touch them has been made."""
+    for callback in loop.trainer.callbacks:
+        if callback.state_key in state["callbacks"]:
+            callback.load_state_dict(state["callbacks"][callback.state_key])
+    set_random_state(_rank_state(loop, state)["random"], loop.loader)
