@@ -46,7 +46,7 @@ from mapping_core.registry import Registry
 from mapping_core.training.config import TrainerConfig
 
 if TYPE_CHECKING:
-    from mapping_core.expansion import Expansion
+    from mapping_core.expansion import Expansion, expand
     from mapping_core.interfaces.callback import Callback
     from mapping_core.interfaces.dynamics import DynamicsModel
     from mapping_core.interfaces.generator import Generator
@@ -65,6 +65,7 @@ _LAZY = {
     "Callback": "mapping_core.interfaces.callback",
     "DynamicsModel": "mapping_core.interfaces.dynamics",
     "Expansion": "mapping_core.expansion",
+    "expand": "mapping_core.expansion",
     "Generator": "mapping_core.interfaces.generator",
     "History": "mapping_core.training.history",
     "Interrupted": "mapping_core.training.interruption",
@@ -122,6 +123,7 @@ __all__ = [
     "TrainerConfig",
     "UnknownComponentError",
     "__version__",
+    "expand",
     "hookimpl",
 ]
 

@@ -1,14 +1,17 @@
-"""theta = base + scale * rows, in one pass each way, for mappers that are linear.
+"""theta = base + scale * G z in one node of the graph, for mappers that are linear.
 
 Written as separate operations this costs several passes over tensors as large as the
-weights, and fresh memory for each. Here a parameter is written once, straight from the
-small `prepared` tensor of its mapper, and its gradient is read once.
+weights, fresh memory for each, and an operation or two a parameter each way. Here a large
+parameter is written once, straight from the small `prepared` tensor of its mapper, and its
+gradient is read once; small ones are made together, while they are in the cache. All
+mappers of a model share one node.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +19,9 @@ from attrs import define
 from torch import Tensor
 
 from mapping_core.interfaces.mapper import LinearMapper
+from mapping_core.target.inference import is_transformed
+
+_CACHED = 1 << 17  # numbers that stay in the cache until the next operation reads them: half a megabyte
 
 
 @define(frozen=True)
@@ -44,89 +50,156 @@ class Piece:
         return Piece(self.start + first * math.prod(below), (last - first, *below), self.scale)
 
 
-def write_weights(
-    mapper: LinearMapper, prepared: Tensor, pieces: Sequence[Piece], bases: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """One new tensor a piece: its base plus its scaled rows; differentiable in `prepared`, twice, and under vmap."""
-    written: tuple[Tensor, ...] = _Write.apply(prepared, mapper, tuple(pieces), tuple(bases))  # type: ignore[no-untyped-call]
+@define(frozen=True, eq=False)
+class Part:
+    """What one mapper writes."""
+
+    mapper: LinearMapper
+    pieces: tuple[Piece, ...]
+
+
+def write_weights(parts: Sequence[Part], bases: Sequence[Tensor], latents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One new tensor a piece, part by part: its base plus its scaled rows of ``G z``.
+
+    `bases` has one tensor a piece, `latents` one z [d] a part. Differentiable in the latents,
+    twice, in forward mode and under vmap.
+    """
+    written: tuple[Tensor, ...] = _Write.apply(tuple(parts), tuple(bases), *latents)  # type: ignore[no-untyped-call]
     return written
+
+
+def _groups(pieces: tuple[Piece, ...]) -> Iterator[tuple[tuple[Piece, ...], int]]:
+    """Cut pieces into runs of consecutive rows that fit the cache, with their number; a larger piece is alone."""
+    first, size = 0, 0
+    for index, piece in enumerate(pieces):
+        follows = piece.start == pieces[first].start + size
+        if index > first and (not follows or size + piece.numel > _CACHED):
+            yield pieces[first:index], size
+            first, size = index, 0
+        size += piece.numel
+    yield pieces[first:], size
+
+
+def _written(parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, latents: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The weights of all parts; no bases count as 0."""
+    done = 0
+    for part, z in zip(parts, latents, strict=True):
+        prepared = part.mapper.prepare(z)
+        for group, count in _groups(part.pieces):
+            start = group[0].start
+            if bases is not None and count > _CACHED:
+                base = bases[done]
+                out = prepared.new_empty(base.shape)
+                part.mapper.write(prepared, start, base.reshape(-1), group[0].scale, out.view(-1))
+                yield out
+                done += 1
+                continue
+            rows = part.mapper.rows_of(prepared, start, start + count)
+            for piece, values in zip(group, torch.split(rows, [piece.numel for piece in group]), strict=True):
+                values = values.view(piece.shape)
+                yield values * piece.scale if bases is None else torch.add(bases[done], values, alpha=piece.scale)
+                done += 1
+
+
+def _gathered(parts: tuple[Part, ...], grads: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The gradients of all parts' latents."""
+    done = 0
+    for part in parts:
+        into = grads[done].new_zeros(part.mapper.prepared_shape)
+        for group, count in _groups(part.pieces):
+            theirs = grads[done : done + len(group)]
+            done += len(group)
+            if count > _CACHED:
+                part.mapper.gather(theirs[0].reshape(-1), group[0].start, group[0].scale, into)
+            else:
+                scaled = [(grad * piece.scale).reshape(-1) for piece, grad in zip(group, theirs, strict=True)]
+                together = scaled[0] if len(scaled) == 1 else torch.cat(scaled)
+                part.mapper.gather(together, group[0].start, 1.0, into)
+        yield part.mapper.unprepare(into)
 
 
 class _Write(torch.autograd.Function):
     @staticmethod
-    def forward(
-        prepared: Tensor, mapper: LinearMapper, pieces: tuple[Piece, ...], bases: tuple[Tensor | None, ...]
-    ) -> tuple[Tensor, ...]:
-        written = []
-        for piece, base in zip(pieces, bases, strict=True):
-            out = prepared.new_empty(piece.shape)
-            mapper.write(prepared, piece.start, None if base is None else base.reshape(-1), piece.scale, out.view(-1))
-            written.append(out)
-        return tuple(written)
+    def forward(parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, *latents: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_written(parts, bases, latents))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        prepared, ctx.mapper, ctx.pieces, _ = inputs
-        ctx.like = prepared.shape
+        ctx.parts = inputs[0]
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
-        present = [(piece, grad) for piece, grad in zip(ctx.pieces, grads, strict=True) if grad is not None]
-        if not present:
-            return None, None, None, None
-        pieces, tensors = zip(*present, strict=True)
-        return _Gather.apply(ctx.mapper, pieces, ctx.like, *tensors), None, None, None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        parts, numbers, done = [], [], 0
+        for number, part in enumerate(ctx.parts):
+            theirs = grads[done : done + len(part.pieces)]
+            done += len(part.pieces)
+            used = tuple(piece for piece, grad in zip(part.pieces, theirs, strict=True) if grad is not None)
+            if used:
+                parts.append(part if len(used) == len(theirs) else Part(part.mapper, used))
+                numbers.append(number)
+        gathered: list[Tensor | None] = [None] * len(ctx.parts)
+        present = [grad for grad in grads if grad is not None]
+        for number, grad in zip(numbers, _gather(tuple(parts), present), strict=True):
+            gathered[number] = grad
+        return None, None, *gathered
 
     @staticmethod
-    def jvp(ctx: Any, prepared: Tensor, *_: None) -> tuple[Tensor, ...]:
-        moved: tuple[Tensor, ...] = _Write.apply(prepared, ctx.mapper, ctx.pieces, (None,) * len(ctx.pieces))  # type: ignore[no-untyped-call]
+    def jvp(ctx: Any, _: None, __: None, *latents: Tensor) -> tuple[Tensor, ...]:
+        moved: tuple[Tensor, ...] = _Write.apply(ctx.parts, None, *latents)  # type: ignore[no-untyped-call]
         return moved
 
     @staticmethod
     def vmap(
         info: Any,
         in_dims: tuple[int | None, ...],
-        prepared: Tensor,
-        mapper: LinearMapper,
-        pieces: tuple[Piece, ...],
-        bases: tuple[Tensor | None, ...],
+        parts: tuple[Part, ...],
+        bases: tuple[Tensor, ...] | None,
+        *latents: Tensor,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        assert in_dims[0] is not None
-        each = [_Write.apply(one, mapper, pieces, bases) for one in prepared.unbind(in_dims[0])]  # type: ignore[no-untyped-call]
-        return tuple(torch.stack(same) for same in zip(*each, strict=True)), (0,) * len(pieces)
+        return _one_by_one(partial(_Write.apply, parts, bases), info.batch_size, in_dims[2:], latents)
+
+
+def _gather(parts: tuple[Part, ...], grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    if not torch.is_grad_enabled() and not is_transformed():
+        return _Gather.forward(parts, *grads)  # nobody differentiates it: spare autograd's own time
+    gathered: tuple[Tensor, ...] = _Gather.apply(parts, *grads)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 class _Gather(torch.autograd.Function):
-    """The adjoint of `_Write` in `prepared`."""
+    """The adjoint of `_Write` in the latents."""
 
     @staticmethod
-    def forward(mapper: LinearMapper, pieces: tuple[Piece, ...], like: torch.Size, *grads: Tensor) -> Tensor:
-        gathered = grads[0].new_zeros(like)
-        for piece, grad in zip(pieces, grads, strict=True):
-            mapper.gather(grad.reshape(-1), piece.start, piece.scale, gathered)
-        return gathered
+    def forward(parts: tuple[Part, ...], *grads: Tensor) -> tuple[Tensor, ...]:
+        if not grads or not torch.is_autocast_enabled(grads[0].device.type):
+            return tuple(_gathered(parts, grads))
+        # The backward pass runs inside an autocast region that the forward pass was outside of.
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return tuple(_gathered(parts, grads))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.mapper, ctx.pieces = inputs[:2]
+        ctx.parts = inputs[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *_Write.apply(grad, ctx.mapper, ctx.pieces, (None,) * len(ctx.pieces))  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_Write.apply(ctx.parts, None, *grads)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        mapper: LinearMapper,
-        pieces: tuple[Piece, ...],
-        like: torch.Size,
-        *grads: Tensor,
-    ) -> tuple[Tensor, int]:
-        dims = in_dims[3:]
-        lines = [
-            [grad if dim is None else grad.select(dim, index) for grad, dim in zip(grads, dims, strict=True)]
-            for index in range(info.batch_size)
-        ]
-        return torch.stack([_Gather.apply(mapper, pieces, like, *line) for line in lines]), 0  # type: ignore[no-untyped-call]
+        info: Any, in_dims: tuple[int | None, ...], parts: tuple[Part, ...], *grads: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _one_by_one(partial(_Gather.apply, parts), info.batch_size, in_dims[1:], grads)
+
+
+def _one_by_one(
+    run: Callable[..., tuple[Tensor, ...]], count: int, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The rule of vmap for both: line by line, stacked."""
+    lines = (
+        [tensor if dim is None else tensor.select(dim, i) for tensor, dim in zip(tensors, dims, strict=True)]
+        for i in range(count)
+    )
+    stacked = tuple(torch.stack(same) for same in zip(*(run(*line) for line in lines), strict=True))
+    return stacked, (0,) * len(stacked)

@@ -1,6 +1,7 @@
 """`Expansion`: one latent through one mapper into the parameters it feeds.
 
-The piece that strategies are made of: `slvt` has one, `layerwise` one a layer.
+The piece that strategies are made of: `slvt` has one, `layerwise` one a layer, and
+`expand` runs all of them together.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from mapping_core.affine import Piece, write_weights
+from mapping_core.affine import Part, Piece, write_weights
 from mapping_core.errors import PluginError
 from mapping_core.interfaces.mapper import LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
@@ -39,7 +40,7 @@ class Expansion(nn.Module):
         self._specs = tuple(parameters)
         starts = accumulate((spec.numel for spec in parameters), initial=0)
         self._pieces = {
-            spec: Piece(start, spec.shape, spec.scale) for spec, start in zip(parameters, starts, strict=False)
+            spec.name: Piece(start, spec.shape, spec.scale) for spec, start in zip(parameters, starts, strict=False)
         }
 
     @property
@@ -49,17 +50,7 @@ class Expansion(nn.Module):
 
     def forward(self, z: Tensor, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by name for a latent [..., d]; computed in float32 (float64 for float64 latents)."""
-        z = _widened(z)
-        if self._in_one_pass(z):
-            return self._written(z, base, self._specs)
-        output = self.mapper(z)
-        if output.shape != (*z.shape[:-1], self.mapper.out_features):
-            raise PluginError(
-                f"mapper {type(self.mapper).__name__} must give [..., {self.mapper.out_features}] for a latent "
-                f"{list(z.shape)}, it gave {list(output.shape)}"
-            )
-        pieces = torch.split(output, [spec.numel for spec in self._specs], dim=-1)
-        return self._assembled(z, base, zip(self._specs, pieces, strict=True))
+        return expand([(self, z)], base)
 
     def some(
         self,
@@ -69,37 +60,40 @@ class Expansion(nn.Module):
         rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
         """The weights in `names` alone, of these the `rows` alone, without generating the others."""
-        z = _widened(z)
-        chosen = [spec for spec in self._specs if spec.name in names]
-        if self._in_one_pass(z):
-            return self._written(z, base, chosen, rows)
-        return self._assembled(z, base, ((spec, self._rows(z, spec, rows)) for spec in chosen), rows)
+        return expand([(self, z)], base, names, rows)
 
-    def _in_one_pass(self, z: Tensor) -> bool:
-        if self.modulation is not None or not isinstance(self.mapper, LinearMapper):
-            return False
-        # A compiler fuses the plain operations itself, and better.
-        return z.ndim == 1 and self.mapper.out_features >= WORTH_ONE_PASS and not torch.compiler.is_compiling()
+    def part(
+        self, z: Tensor, base: Mapping[str, Tensor], specs: Sequence[ParameterSpec], rows: tuple[int, int] | None
+    ) -> tuple[tuple[str, ...], Part] | None:
+        """What of `specs` is written in one pass: their names, and what to write."""
+        if self.modulation is not None or z.ndim > 1 or not isinstance(self.mapper, LinearMapper):
+            return None
+        names = tuple(spec.name for spec in specs if spec.fixed_row is None and base[spec.name].dtype == z.dtype)
+        if not names:
+            return None
+        return names, Part(self.mapper, tuple(self._pieces[name].rows(rows) for name in names))
 
-    def _written(
-        self,
-        z: Tensor,
-        base: Mapping[str, Tensor],
-        specs: Sequence[ParameterSpec],
-        rows: tuple[int, int] | None = None,
+    def plain(
+        self, z: Tensor, base: Mapping[str, Tensor], specs: Sequence[ParameterSpec], rows: tuple[int, int] | None
     ) -> dict[str, Tensor]:
-        assert isinstance(self.mapper, LinearMapper)
-        prepared = self.mapper.prepare(z)
-        direct = [spec for spec in specs if spec.fixed_row is None and base[spec.name].dtype == z.dtype]
-        pieces = [self._pieces[spec].rows(rows) for spec in direct]
-        bases = [_cut(base[spec.name], rows) for spec in direct]
-        written = write_weights(self.mapper, prepared, pieces, bases)
-        weights = {spec.name: weight for spec, weight in zip(direct, written, strict=True)}
-        others = ((spec, self._rows(z, spec, rows)) for spec in specs if spec.name not in weights)
-        return {**weights, **self._assembled(z, base, others, rows)}
+        """The weights of `specs` in plain operations."""
+        if len(specs) < len(self._specs) or rows is not None:
+            return self._assembled(z, base, ((spec, self._rows(z, spec, rows)) for spec in specs), rows)
+        output = self.mapper(z)
+        if output.shape != (*z.shape[:-1], self.mapper.out_features):
+            raise PluginError(
+                f"mapper {type(self.mapper).__name__} must give [..., {self.mapper.out_features}] for a latent "
+                f"{list(z.shape)}, it gave {list(output.shape)}"
+            )
+        pieces = torch.split(output, [spec.numel for spec in self._specs], dim=-1)
+        return self._assembled(z, base, zip(self._specs, pieces, strict=True))
+
+    def chosen(self, names: frozenset[str] | None) -> Sequence[ParameterSpec]:
+        """The parameters in `names` (None: all) that it feeds."""
+        return self._specs if names is None else [spec for spec in self._specs if spec.name in names]
 
     def _rows(self, z: Tensor, spec: ParameterSpec, rows: tuple[int, int] | None) -> Tensor:
-        piece = self._pieces[spec].rows(rows)
+        piece = self._pieces[spec.name].rows(rows)
         return self.mapper.rows(z, piece.start, piece.start + piece.numel)
 
     def _assembled(
@@ -110,7 +104,7 @@ class Expansion(nn.Module):
         rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
         lead = z.shape[:-1]
-        shaped = ((spec, piece.reshape(lead + self._pieces[spec].rows(rows).shape)) for spec, piece in pieces)
+        shaped = ((spec, piece.reshape(lead + self._pieces[spec.name].rows(rows).shape)) for spec, piece in pieces)
         if self.modulation is None:
             return {
                 spec.name: _added(spec, _cut(base[spec.name], rows), piece, spec.scale, rows) for spec, piece in shaped
@@ -120,6 +114,39 @@ class Expansion(nn.Module):
         named = {spec.name: piece for spec, piece in delta.items()}
         changed = self.modulation(named, z, bases) if rows is None else self.modulation.of_rows(named, z, bases, rows)
         return {spec.name: _added(spec, bases[spec.name], changed[spec.name], 1.0, rows) for spec in delta}
+
+
+def expand(
+    pairs: Iterable[tuple[Expansion, Tensor]],
+    base: Mapping[str, Tensor],
+    names: frozenset[str] | None = None,
+    rows: tuple[int, int] | None = None,
+) -> dict[str, Tensor]:
+    """The weights of several expansions, each under its latent; what is linear costs one node of the graph in all.
+
+    `names` and `rows` are as in `Expansion.some`.
+    """
+    pairs = [(expansion, _widened(latent)) for expansion, latent in pairs]
+    # A compiler fuses the plain operations itself, and better.
+    large = sum(expansion.mapper.out_features for expansion, _ in pairs) >= WORTH_ONE_PASS
+    in_one_pass = large and not torch.compiler.is_compiling()
+    weights: dict[str, Tensor] = {}
+    written: list[str] = []
+    parts, latents = [], []
+    for expansion, z in pairs:
+        specs = expansion.chosen(names)
+        if in_one_pass and (found := expansion.part(z, base, specs, rows)):
+            direct, part = found
+            written += direct
+            parts.append(part)
+            latents.append(z)
+            specs = [spec for spec in specs if spec.name not in direct]
+        if specs:
+            weights |= expansion.plain(z, base, specs, rows)
+    if parts:
+        bases = [_cut(base[name], rows) for name in written]
+        weights |= zip(written, write_weights(parts, bases, latents), strict=True)
+    return weights
 
 
 def _widened(z: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 
@@ -48,17 +49,29 @@ class LinearMapper(Mapper):
     the output, and the rows are made from that. `forward` and `rows` follow.
     """
 
+    @property
+    @abstractmethod
+    def prepared_shape(self) -> tuple[int, ...]:
+        """The shape of `prepared` for a latent [d]."""
+
     @abstractmethod
     def prepare(self, z: Tensor) -> Tensor:
-        """What all rows are made from: differentiable, [..., d] -> [..., *prepared]."""
+        """What all rows are made from: linear and differentiable, [..., d] -> [..., *prepared_shape]."""
+
+    def unprepare(self, grad: Tensor) -> Tensor:
+        """The adjoint of `prepare`, [*prepared_shape] -> [d]; override it to spare autograd's own time."""
+        with torch.enable_grad():
+            z = grad.new_zeros(self.in_features).requires_grad_()
+            (gradient,) = torch.autograd.grad(self.prepare(z), z, grad)
+        return gradient
 
     @abstractmethod
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
         """The outputs `start` to `stop`, [..., stop - start], in plain differentiable operations."""
 
     @abstractmethod
-    def write(self, prepared: Tensor, start: int, base: Tensor | None, scale: float, out: Tensor) -> None:
-        """Set `out` [k] to ``base + scale * rows_of(prepared, start, start + k)``; no base counts as 0.
+    def write(self, prepared: Tensor, start: int, base: Tensor, scale: float, out: Tensor) -> None:
+        """Set `out` [k] to ``base + scale * rows_of(prepared, start, start + k)``.
 
         `prepared` is without leading dimensions; all are contiguous, of one dtype, and need
         no gradient.

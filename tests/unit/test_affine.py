@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from mapping_core.affine import Piece, write_weights
+from mapping_core.affine import Part, Piece, write_weights
 from mapping_core.builtin.mappers.srht import SrhtMapper
 from mapping_core.contexts import MapperContext
+from mapping_core.interfaces.mapper import LinearMapper
 
 SIZES = [(8, 200), (5, 333), (16, 16), (7, 3), (16, 1000)]
 
@@ -45,7 +47,7 @@ def test_values_and_derivatives(case: Case) -> None:
     mapper, pieces, bases, z = case
 
     def written(latent: Tensor) -> tuple[Tensor, ...]:
-        return write_weights(mapper, mapper.prepare(latent), pieces, bases)
+        return write_weights([Part(mapper, tuple(pieces))], bases, [latent])
 
     for ours, theirs in zip(written(z), plain(mapper, pieces, bases, z), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -59,7 +61,7 @@ def test_transforms(case: Case) -> None:
     many = torch.stack([z.detach(), 2 * z.detach(), -z.detach()])
 
     def written(latent: Tensor) -> Tensor:
-        return torch.cat(write_weights(mapper, mapper.prepare(latent), pieces, bases))
+        return torch.cat(write_weights([Part(mapper, tuple(pieces))], bases, [latent]))
 
     def expected(latent: Tensor) -> Tensor:
         return torch.cat(plain(mapper, pieces, bases, latent), dim=-1)
@@ -73,7 +75,7 @@ def test_transforms(case: Case) -> None:
 def test_a_piece_without_gradient_is_left_out(case: Case) -> None:
     """A parameter that the loss does not use contributes nothing, and using none gives no gradient."""
     mapper, pieces, bases, z = case
-    first, *_ = write_weights(mapper, mapper.prepare(z), pieces, bases)
+    first, *_ = write_weights([Part(mapper, tuple(pieces))], bases, [z])
     (gradient,) = torch.autograd.grad(first.sum(), z)
     (expected,) = torch.autograd.grad(plain(mapper, pieces, bases, z)[0].sum(), z)
     torch.testing.assert_close(gradient, expected)
@@ -85,3 +87,58 @@ def test_rows(case: Case) -> None:
     n = mapper.out_features
     for start, stop in ((0, n), (n // 3, n // 2 + 1), (n - 1, n)):
         torch.testing.assert_close(mapper.rows(z, start, stop), mapper(z)[start:stop])
+
+
+def test_weights_of_one_call_survive_the_next(case: Case) -> None:
+    """Two forward passes before a backward pass, and a backward pass twice, share no memory."""
+    mapper, pieces, bases, z = case
+    part = [Part(mapper, tuple(pieces))]
+    first = write_weights(part, bases, [z])
+    kept = [weight.detach().clone() for weight in first]
+    second = write_weights(part, bases, [2 * z])
+    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
+    loss = sum((weight.square().sum() for weight in (*first, *second)), z.new_zeros(()))
+    (once,) = torch.autograd.grad(loss, z, retain_graph=True)
+    (again,) = torch.autograd.grad(loss, z)
+    assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize("cached", [4, 100])
+def test_several_mappers_in_one_node(cached: int) -> None:
+    """Mappers share a node; gradients reach each latent, None one whose weights are unused; large pieces and small."""
+    sizes = [(4, 90), (3, 7), (8, 130)]
+    mappers = [SrhtMapper(MapperContext(in_features=d, out_features=n, seed=1, stream=n)) for d, n in sizes]
+    parts = [Part(m, (Piece(0, (3,), 0.5), Piece(3, (m.out_features - 3,), 2.0))) for m in mappers]
+    bases = [torch.randn(piece.shape, dtype=torch.float64) for part in parts for piece in part.pieces]
+    latents = [torch.randn(d, dtype=torch.float64, requires_grad=True) for d, _ in sizes]
+    with mock.patch("mapping_core.affine._CACHED", cached):
+        weights = write_weights(parts, bases, latents)
+        expected = [
+            w for i, m in enumerate(mappers) for w in plain(m, [*parts[i].pieces], bases[2 * i : 2 * i + 2], latents[i])
+        ]
+        torch.testing.assert_close(list(weights), expected)
+        used = [0, 1, 5]
+        ours = torch.autograd.grad(torch.cat([weights[i] for i in used]).sum(), latents, allow_unused=True)
+        theirs = torch.autograd.grad(torch.cat([expected[i] for i in used]).sum(), latents, allow_unused=True)
+        assert ours[1] is None
+        torch.testing.assert_close(ours[::2], theirs[::2])
+        assert torch.autograd.gradgradcheck(lambda *z: write_weights(parts, bases, z), tuple(latents))
+
+
+def test_the_adjoint_of_prepare() -> None:
+    """A mapper's own `unprepare` is the one that autograd finds."""
+    mapper = SrhtMapper(MapperContext(in_features=5, out_features=60, seed=1))
+    grad = torch.randn(mapper.prepared_shape, dtype=torch.float64)
+    torch.testing.assert_close(mapper.unprepare(grad), LinearMapper.unprepare(mapper, grad))
+
+
+def test_backward_inside_autocast(case: Case) -> None:
+    """The gradient keeps its precision when the backward pass runs inside an autocast region."""
+    mapper, pieces, _, _ = case
+    z = torch.randn(mapper.in_features, requires_grad=True)
+    bases = [torch.zeros(piece.shape) for piece in pieces]
+    loss = sum((w.square().sum() for w in write_weights([Part(mapper, tuple(pieces))], bases, [z])), z.new_zeros(()))
+    (expected,) = torch.autograd.grad(loss, z, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (gradient,) = torch.autograd.grad(loss, z)
+    assert torch.equal(gradient, expected)

@@ -55,34 +55,50 @@ class SrhtMapper(LinearMapper):
         self.register_buffer("left", _hadamard(order >> half), persistent=False)
         self.register_buffer("right", _hadamard(1 << half), persistent=False)
 
+    @property
+    def prepared_shape(self) -> tuple[int, ...]:
+        return len(self.inner), self.outer.shape[-1]
+
     def prepare(self, z: Tensor) -> Tensor:
         """``H (A_i * pad(z)) / sqrt(d)`` for every i: [..., r, m]."""
         signed = z.unsqueeze(-2) * self.inner
-        padded = functional.pad(signed, (0, self.outer.shape[-1] - self.in_features))
-        grid = padded.reshape(*padded.shape[:-1], self.left.shape[0], self.right.shape[0])
+        if lacking := self.outer.shape[-1] - self.in_features:
+            signed = functional.pad(signed, (0, lacking))
+        grid = signed.view(*signed.shape[:-1], self.left.shape[0], self.right.shape[0])
+        left, right = self._factors(z.dtype)
+        return (left @ grid @ right).flatten(-2)
+
+    def unprepare(self, grad: Tensor) -> Tensor:
+        left, right = self._factors(grad.dtype)
+        # The factors are symmetric.
+        grid = left @ (grad.view(-1, len(left), len(right)) @ right)
+        return (grid.flatten(-2)[:, : self.in_features] * self.inner).sum(0)
+
+    def _factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # Scaling the small factor spares a pass over the result.
-        left = self.left.to(z.dtype) / math.sqrt(self.in_features)
-        return (left @ grid @ self.right.to(z.dtype)).flatten(-2)
+        return self.left.to(dtype) / math.sqrt(self.in_features), self.right.to(dtype)
 
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
-        # Whole lines of the grid of blocks: more than asked for, but cut off by a view.
-        line = self.outer.numel()
-        first, last = start // line, -(-stop // line)
+        lines, columns, skipped = self._around(start, stop)
         # The product takes the signs as int8: a cast of our own would be kept for the backward pass.
-        blocks = (prepared[..., first:last, :].unsqueeze(-2) * self.outer).flatten(-3)
-        return blocks[..., start - first * line : stop - first * line]
+        blocks = (prepared[..., lines, :].unsqueeze(-2) * self.outer[columns]).flatten(-3)
+        return blocks[..., skipped : skipped + stop - start]
 
-    def write(self, prepared: Tensor, start: int, base: Tensor | None, scale: float, out: Tensor) -> None:
+    def write(self, prepared: Tensor, start: int, base: Tensor, scale: float, out: Tensor) -> None:
         outer = self.outer.to(prepared.dtype)
         for part, lines, columns, within in self._runs(start, start + len(out)):
             values, signs = prepared[lines, None, within], outer[columns, within]
             target = out[part].view(values.shape[0], *signs.shape)
-            if base is None:
-                torch.mul(values, signs, out=target).mul_(scale)
-            else:
-                torch.addcmul(base[part].view_as(target), values, signs, value=scale, out=target)
+            torch.addcmul(base[part].view_as(target), values, signs, value=scale, out=target)
 
     def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
+        if len(grad) <= _CACHED:
+            lines, columns, skipped = self._around(start, start + len(grad))
+            signs, sums = self.outer[columns], into[lines]
+            size = len(sums) * signs.numel()
+            padded = functional.pad(grad, (skipped, size - skipped - len(grad)))
+            sums.add_((padded.view(len(sums), *signs.shape) * signs).sum(1), alpha=scale)
+            return
         outer = self.outer.to(into.dtype)
         for part, lines, columns, within in self._runs(start, start + len(grad)):
             signs, sums = outer[columns, within], into[lines, within]
@@ -91,6 +107,19 @@ class SrhtMapper(LinearMapper):
             products = torch.split(grad[part].view(len(sums), *signs.shape), step)
             for line, product in zip(torch.split(sums, step), products, strict=True):
                 line.add_((product * signs).sum(1), alpha=scale)
+
+    def _around(self, start: int, stop: int) -> tuple[slice, slice, int]:
+        """The lines and columns of a rectangle that holds a range of outputs, and where in it they start.
+
+        It has more than was asked for; whole lines, unless all is in one.
+        """
+        columns, order = self.outer.shape
+        line = columns * order
+        first, last = start // line, -(-stop // line)
+        if last - first > 1:
+            return slice(first, last), slice(None), start - first * line
+        left, right = start % line // order, -(-(stop - first * line) // order)
+        return slice(first, last), slice(left, right), start % line - left * order
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice, slice, slice]]:
         """Cut a range of outputs into rectangles of the grid: where in the range, lines, columns, within the blocks."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mapping_core import LinearMapper, Mapper, MapperConfig
-from mapping_core.affine import Piece, write_weights
+from mapping_core.affine import Part, Piece, write_weights
 from mapping_core.contexts import MapperContext
 from mapping_core.random import RandomStream
 from mapping_plugin_mappers import Fastfood, Hash, Mlp, Seeded
@@ -84,7 +84,7 @@ def test_hash_in_one_pass(k: int, cached: int) -> None:
     z = torch.randn(6, dtype=torch.float64, requires_grad=True)
 
     def written(latent: Tensor) -> Tensor:
-        return torch.cat(write_weights(mapper, mapper.prepare(latent), pieces, bases))
+        return torch.cat(write_weights([Part(mapper, tuple(pieces))], bases, [latent]))
 
     def plain(latent: Tensor) -> Tensor:
         out = mapper(latent)
@@ -95,6 +95,8 @@ def test_hash_in_one_pass(k: int, cached: int) -> None:
         torch.testing.assert_close(torch.func.jacfwd(written)(z.detach()), torch.func.jacrev(plain)(z.detach()))
         assert torch.autograd.gradcheck(written, (z,))
         assert torch.autograd.gradgradcheck(written, (z,))
+    grad = torch.randn(mapper.prepared_shape, dtype=torch.float64)
+    torch.testing.assert_close(mapper.unprepare(grad), LinearMapper.unprepare(mapper, grad))
 
 
 @pytest.mark.parametrize("d", [1, 2, 8, 64])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from mapping_core import ConfigError, Expansion, Generator, ParameterSpec
+from mapping_core import ConfigError, Expansion, Generator, ParameterSpec, expand
 from mapping_core.contexts import GeneratorContext
 from mapping_core.faults import did_you_mean
 from mapping_plugin_layerwise._budget import shares
@@ -90,10 +90,7 @@ class PartsGenerator(Generator):
         return {name: expansion.latent_size for name, expansion in self._pairs()}
 
     def forward(self, latents: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights: dict[str, Tensor] = {}
-        for name, expansion in self._pairs():
-            weights.update(expansion(latents[name], base))
-        return weights
+        return expand([(expansion, latents[name]) for name, expansion in self._pairs()], base)
 
     def generate_some(
         self,
@@ -102,11 +99,10 @@ class PartsGenerator(Generator):
         names: frozenset[str],
         rows: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        weights: dict[str, Tensor] = {}
-        for name, expansion in self._pairs():
-            if not names.isdisjoint(expansion.names):
-                weights.update(expansion.some(latents[name], base, names, rows))
-        return weights
+        pairs = [
+            (expansion, latents[name]) for name, expansion in self._pairs() if not names.isdisjoint(expansion.names)
+        ]
+        return expand(pairs, base, names, rows)
 
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return {name: expansion.names for name, expansion in self._pairs()}

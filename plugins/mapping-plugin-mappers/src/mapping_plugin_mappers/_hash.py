@@ -61,9 +61,17 @@ class HashMapper(LinearMapper):
                 codes[j, start:stop] = index - d * negative[j, start:stop]
         return codes
 
+    @property
+    def prepared_shape(self) -> tuple[int, ...]:
+        return (2 * self.in_features,)
+
     def prepare(self, z: Tensor) -> Tensor:
         """``-z`` and ``z`` over sqrt(k), [..., 2d]: looking a number up gives it with its sign."""
         return torch.cat((-z, z), dim=-1) / math.sqrt(self.terms)
+
+    def unprepare(self, grad: Tensor) -> Tensor:
+        negative, positive = torch.split(grad, self.in_features)
+        return (positive - negative) / math.sqrt(self.terms)
 
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
         index = self.codes[:, start:stop].int() + self.in_features
@@ -72,15 +80,12 @@ class HashMapper(LinearMapper):
         terms = prepared.index_select(-1, index.flatten())
         return terms.view(*prepared.shape[:-1], *index.shape).sum(-2)
 
-    def write(self, prepared: Tensor, start: int, base: Tensor | None, scale: float, out: Tensor) -> None:
+    def write(self, prepared: Tensor, start: int, base: Tensor, scale: float, out: Tensor) -> None:
         for part, index in self._parts(start, len(out)):
             values = prepared.index_select(0, index[0])
             for more in index[1:]:
                 values += prepared.index_select(0, more)
-            if base is None:
-                torch.mul(values, scale, out=out[part])
-            else:
-                torch.add(base[part], values, alpha=scale, out=out[part])
+            torch.add(base[part], values, alpha=scale, out=out[part])
 
     def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
         for part, index in self._parts(start, len(grad)):
