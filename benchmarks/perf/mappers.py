@@ -1,10 +1,10 @@
 """What each mapper costs: build, state, and the mapping's forward and backward beside `srht`'s.
 
-    python -m benchmarks.perf.mappers [--rounds 30]
+    python -m benchmarks.perf.mappers [--rounds 30] [--without orthogonal]
 
 CNN2 (108,618 weights), `slvt`, 2,048 numbers (`trajectory`: 40), one thread. In every round each
 mapper takes its turn directly after `srht`; what is printed are medians, of the times and of
-the ratios. Slow ones take fewer turns.
+the ratios. Slow ones take fewer turns; `orthogonal` takes minutes to build.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
     """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--without", nargs="*", default=[], help="mappers to leave out")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,6 +49,8 @@ def main() -> None:
         print("|---|---|---|---|---|")
         reference = mapping(MappingModel(CNN2(), 2048, "slvt"))
         for name, (mapper, latent_dim) in cases.items():
+            if name in options.without:
+                continue
             target = CNN2()
             started = time.perf_counter()
             model = MappingModel(target, latent_dim, "slvt", mapper=mapper)

