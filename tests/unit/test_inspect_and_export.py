@@ -105,7 +105,7 @@ def test_inspect(folder: Path) -> None:
     facts = {line[:12].strip(): line[12:] for line in result.stdout.splitlines()[:10]}
     size = (folder / "model.safetensors").stat().st_size
     assert facts == {
-        "format": "1, written by mapping-core 0.1.0, random numbers of version 1",
+        "format": "2, written by mapping-core 0.1.0, random numbers of version 1",
         "numbers": "16 trainable, for 88 mapped weights",
         "strategy": "slvt, from mapping-plugin-slvt 0.1.0",
         "mapper": "orthogonal (max_bytes=1000000), from mapping-core 0.1.0",
@@ -129,7 +129,7 @@ def test_inspect_json(folder: Path) -> None:
     result = mapping("inspect", "model.safetensors", "--json")
     shown = json.loads(result.stdout)
     assert shown["recipe"]["latent_dim"] == 16
-    assert shown["recipe"]["components"]["strategy"]["settings"] == {"type": "layerwise"}
+    assert shown["recipe"]["components"]["strategy"]["settings"] == {"type": "layerwise", "budget": "equal"}
     assert shown["bytes"] == (folder / "model.safetensors").stat().st_size
     assert {entry["name"]: tuple(entry["shape"]) for entry in shown["tensors"]} == {
         name: tuple(tensor.shape) for name, tensor in model.state_dict().items()

@@ -164,8 +164,8 @@ def test_build_trainer_takes_components(folder: Path) -> None:
     assert all(spec.name.endswith(".bias") for spec in trainer.model.layout.frozen)
     assert trainer.model.layout.frozen
     assert trainer.config.seed == 5
-    with pytest.raises(ConfigError, match="modulation: no modulation named 'gain'"):
-        build_trainer(RunConfig(**RUN, modulation="gain"), registry)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="modulation: no modulation named 'gian'"):
+        build_trainer(RunConfig(**RUN, modulation="gian"), registry)  # type: ignore[arg-type]
 
 
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
