@@ -36,6 +36,7 @@ from mapping_core.errors import (
     FileFormatError,
     LossError,
     MappingError,
+    MissingPackageError,
     NonFiniteError,
     PluginError,
     TargetError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from mapping_core.target.layout import Layout, ParameterSpec
     from mapping_core.training.history import History
     from mapping_core.training.interruption import Interrupted
+    from mapping_core.training.learning_rate import find_learning_rate
     from mapping_core.training.trainer import MappingTrainer
 
 #: The public names that need torch, and the module each lives in.
@@ -79,6 +81,7 @@ _LAZY = {
     "ParameterSpec": "mapping_core.target.layout",
     "Phase": "mapping_core.interfaces.phase_policy",
     "PhasePolicy": "mapping_core.interfaces.phase_policy",
+    "find_learning_rate": "mapping_core.training.learning_rate",
 }
 
 __all__ = [
@@ -109,6 +112,7 @@ __all__ = [
     "MappingError",
     "MappingModel",
     "MappingTrainer",
+    "MissingPackageError",
     "Modulation",
     "ModulationConfig",
     "NonFiniteError",
@@ -124,6 +128,7 @@ __all__ = [
     "UnknownComponentError",
     "__version__",
     "expand",
+    "find_learning_rate",
     "hookimpl",
 ]
 

@@ -66,3 +66,7 @@ class CheckpointError(MappingError):
 
 class FileFormatError(MappingError, ValueError):
     """A file is damaged, foreign, newer than this version, or made for another target."""
+
+
+class MissingPackageError(MappingError, ImportError):
+    """An optional package is needed for what was asked; the message has the command that installs it."""

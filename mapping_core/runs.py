@@ -57,7 +57,9 @@ def build_trainer(config: RunConfig, registry: Registry) -> MappingTrainer:
     options = {each.name: getattr(config.trainer, each.name) for each in attrs.fields(type(config.trainer))}
     if options["seed"] is None:
         options["seed"] = config.seed
-    return MappingTrainer(model, *loaders, registry=registry, **options)
+    trainer = MappingTrainer(model, *loaders, registry=registry, **options)
+    trainer.run_config = attrs.evolve(config, trainer=trainer.config)
+    return trainer
 
 
 def find_target(name: str) -> Callable[..., Any]:

@@ -5,7 +5,16 @@ This module imports no torch; each class's `build` does.
 
 from __future__ import annotations
 
-from mapping_core.builtin.callbacks import Checkpoint, EarlyStopping, Log, ProgressBar
+from mapping_core.builtin.callbacks import (
+    Checkpoint,
+    Csv,
+    EarlyStopping,
+    Ema,
+    Log,
+    Profiler,
+    ProgressBar,
+    TensorBoard,
+)
 from mapping_core.builtin.losses import Auto, CrossEntropy, Mse
 from mapping_core.builtin.mappers import Orthogonal, Srht
 from mapping_core.builtin.phase_policies import Full
@@ -16,13 +25,17 @@ __all__ = [
     "Auto",
     "Checkpoint",
     "CrossEntropy",
+    "Csv",
     "EarlyStopping",
+    "Ema",
     "Full",
     "Log",
     "Mse",
     "Orthogonal",
+    "Profiler",
     "ProgressBar",
     "Srht",
+    "TensorBoard",
 ]
 
 
@@ -43,4 +56,4 @@ def mapping_phase_policies() -> list[type[PhasePolicyConfig]]:
 
 @hookimpl
 def mapping_callbacks() -> list[type[CallbackConfig]]:
-    return [EarlyStopping, Checkpoint, Log, ProgressBar]
+    return [EarlyStopping, Checkpoint, Ema, Log, Csv, TensorBoard, ProgressBar, Profiler]

@@ -13,8 +13,11 @@ from mapping_core.registry import Registry
 
 @click.command("train")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def command(file: Path) -> None:
+@click.option("--resume", metavar="last|best|PATH", help="Go on from a checkpoint of the run.")
+def command(file: Path, resume: str | None) -> None:
     r"""Train the run that FILE (TOML) describes.
+
+    FILE may be the resolved.toml that a run leaves in its run_dir: the same run again, or with --resume its rest.
 
     \b
     latent_dim = 2048
@@ -33,7 +36,7 @@ def command(file: Path) -> None:
     from mapping_core.runs import build_trainer  # torch enters here, after the file is known to be right
 
     trainer = build_trainer(config, registry)
-    history = trainer.fit()
+    history = trainer.fit(resume=resume)
     values = "  ".join(f"{name} {value:.4f}" for name, value in history.last.metrics().items())
     click.echo(f"{history.stop_reason}; last epoch: {values}")
     if trainer.config.run_dir is not None:

@@ -15,6 +15,7 @@ from mapping_core.training.interruption import Interruption
 from mapping_core.training.loop import Loop
 from mapping_core.training.optimization import default_optimizer, default_schedule
 from mapping_core.training.phases import PhaseRunner
+from mapping_core.training.resolved import write_resolved
 from mapping_core.training.resumption import take_state
 from mapping_core.training.sampling import with_own_order
 
@@ -33,9 +34,11 @@ def begin(
 ) -> Loop:
     """The loop of a run, at its first batch or at the point where `checkpoint`, with its `state`, left off."""
     config, run_dir = trainer.config, trainer.config.run_dir
-    if run_dir is not None and checkpoint is None and fabric.is_global_zero:
-        set_aside(run_dir)
-        write_base(run_dir, trainer.model)
+    if run_dir is not None and fabric.is_global_zero:
+        if checkpoint is None:
+            set_aside(run_dir)
+            write_base(run_dir, trainer.model)
+        write_resolved(run_dir, trainer)
     place(fabric, trainer.model)
     place(fabric, trainer.loss)
     trainer.optimizer = optimizer = trainer.own_optimizer or default_optimizer(

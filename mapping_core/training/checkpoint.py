@@ -26,7 +26,8 @@ from mapping_core.target.fingerprint import fingerprint
 from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.state import read_state, write_state
 
-MODEL, STATE, BASE, BEST = "model.safetensors", "state.safetensors", "base.safetensors", "best"
+MODEL, STATE, BASE = "model.safetensors", "state.safetensors", "base.safetensors"
+RESOLVED, BEST = "resolved.toml", "best"
 _NAME = re.compile(r"step-(\d+)")
 _OLD = ".replaced-"
 
@@ -181,6 +182,7 @@ def set_aside(run_dir: Path, after: int = -1) -> None:
         marker.replace(aside / BEST)
     for path in stale:
         path.replace(aside / path.name)
-    if (run_dir / BASE).is_file():
-        shutil.copyfile(run_dir / BASE, aside.parent / BASE)
+    for name in (BASE, RESOLVED):
+        if (run_dir / name).is_file():
+            shutil.copyfile(run_dir / name, aside.parent / name)
     get_logger().warning("earlier checkpoints set aside", folder=str(aside.parent), steps=[step_of(p) for p in stale])

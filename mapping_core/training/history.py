@@ -1,13 +1,18 @@
-"""What a run records: a `StepRecord` a batch, an `EpochRecord` an epoch, a `History` a run."""
+"""What a run records: a `StepRecord` a batch, an `EpochRecord` an epoch, a `PhaseRecord` a phase, a `History` a run."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from mapping_core.errors import MissingPackageError
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from torch import Tensor
 
     from mapping_core.interfaces.phase_policy import Phase
@@ -56,9 +61,17 @@ class EpochRecord:
         }
 
 
+@define(frozen=True, kw_only=True)
+class PhaseRecord:
+    """A phase of training that began when `step` optimiser steps were done."""
+
+    step: int
+    phase: Phase
+
+
 @define
 class History:
-    """The epochs of a run, and why it ended.
+    """The epochs and the phases of a run, and why it ended.
 
     >>> record = EpochRecord(
     ...     epoch=0, step=9, train={"loss": 0.5}, validation={"loss": 0.6}, learning_rate=0.1, seconds=1.0
@@ -69,6 +82,7 @@ class History:
     """
 
     epochs: list[EpochRecord] = field(factory=list)
+    phases: list[PhaseRecord] = field(factory=list)
     stop_reason: str = ""
 
     @property
@@ -89,3 +103,56 @@ class History:
 
     def __iter__(self) -> Iterator[EpochRecord]:
         return iter(self.epochs)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a row an epoch, with `EpochRecord.metrics` as columns; a value an epoch does not have is empty."""
+        fixed = ("epoch", "step", "learning_rate", "seconds")
+        # Not a set: the columns keep the order in which the run reports them.
+        names = dict.fromkeys(name for record in self.epochs for name in record.metrics())
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=[*fixed, *names])
+            writer.writeheader()
+            for record in self.epochs:
+                writer.writerow({name: getattr(record, name) for name in fixed} | record.metrics())
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the losses over the optimiser steps, and beside them what else is reported; each phase is a band.
+
+        The ending of `path` says the format (``.png``, ``.svg``, ``.pdf``). Raises `MissingPackageError`
+        without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingPackageError("History.plot needs matplotlib: pip install matplotlib") from error
+        # train_accuracy and val_accuracy share an axis.
+        kinds = dict.fromkeys(name for record in self.epochs for name in (*record.train, *record.validation))
+        figure = Figure(figsize=(5.0 * max(1, len(kinds)), 3.6), layout="constrained")
+        for position, kind in enumerate(kinds or ["loss"], start=1):
+            axes = figure.add_subplot(1, max(1, len(kinds)), position)
+            for name, means in (("train", "train"), ("val", "validation")):
+                known = [
+                    (each.step, getattr(each, means)[kind]) for each in self.epochs if kind in getattr(each, means)
+                ]
+                if known:
+                    axes.plot(*zip(*known, strict=True), marker="o", markersize=3, label=name)
+            self._mark_phases(axes)
+            axes.set(xlabel="optimiser step", ylabel=kind)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
+        figure.savefig(path)
+
+    def _mark_phases(self, axes: Axes) -> None:
+        """A band a phase, where there is more than one; each phase has its colour."""
+        colours = {
+            phase: f"C{2 + number}" for number, phase in enumerate(dict.fromkeys(each.phase for each in self.phases))
+        }
+        if len(colours) < 2:
+            return
+        end = self.epochs[-1].step if self.epochs else self.phases[-1].step
+        ends = [*(each.step for each in self.phases[1:]), end]
+        seen: set[object] = set()
+        for record, until in zip(self.phases, ends, strict=True):
+            label = None if record.phase in seen else record.phase.value
+            axes.axvspan(record.step, until, alpha=0.15, color=colours[record.phase], label=label)
+            seen.add(record.phase)

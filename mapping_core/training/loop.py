@@ -20,7 +20,7 @@ from mapping_core.training.buffers import BufferGuard
 from mapping_core.training.checkpoint import write_checkpoint
 from mapping_core.training.engine import forward_of, loader_length, scaler_of, trainable_parameters
 from mapping_core.training.gradients import Agreed, GradientWindow
-from mapping_core.training.history import EpochRecord, StepRecord
+from mapping_core.training.history import EpochRecord, PhaseRecord, StepRecord
 from mapping_core.training.interruption import Interrupted, Interruption
 from mapping_core.training.loading import epoch_batches
 from mapping_core.training.phases import PhaseRunner
@@ -175,6 +175,7 @@ class Loop:
         if self._window.batches == 0:
             phase, begins = self.phases.begin_step(trainer.step)
             if begins:
+                trainer.history.phases.append(PhaseRecord(step=trainer.step, phase=phase))
                 trainer.emit("on_phase_change", trainer, phase)
             self._buffers.keep()
         trainer.emit("on_batch_start", trainer, raw)

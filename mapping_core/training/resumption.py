@@ -10,8 +10,9 @@ import torch
 
 import mapping_core
 from mapping_core.errors import CheckpointError
+from mapping_core.interfaces.phase_policy import Phase
 from mapping_core.training.checkpoint import restore_model
-from mapping_core.training.history import EpochRecord, History
+from mapping_core.training.history import EpochRecord, History, PhaseRecord
 from mapping_core.training.randomness import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         "optimizer_type": type(loop.optimizer).__name__,
         **loop.training_state(),
         "phases": loop.phases.state_dict(),
-        "history": [attrs.asdict(record) for record in trainer.history.epochs],
+        "history": {
+            "epochs": [attrs.asdict(record) for record in trainer.history.epochs],
+            "phases": [(record.step, record.phase.value) for record in trainer.history.phases],
+        },
         "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},
     }
 
@@ -62,7 +66,10 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     loop.load_training_state(state)
     loop.phases.load_state_dict(state["phases"])
     trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
-    trainer.history = History(epochs=[EpochRecord(**record) for record in state["history"]])
+    trainer.history = History(
+        epochs=[EpochRecord(**record) for record in state["history"]["epochs"]],
+        phases=[PhaseRecord(step=step, phase=Phase(value)) for step, value in state["history"]["phases"]],
+    )
     if trainer.batch:
         loop.goes_on = True
         loop.averages.load_state_dict(rank["averages"], loop.fabric.device)

@@ -37,6 +37,8 @@ from mapping_core.training.state import check_plain
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from mapping_core.config import RunConfig
+
 Component = str | Mapping[str, Any]
 
 
@@ -144,6 +146,21 @@ class MappingTrainer:
         #: The optimiser at work, for callbacks that change what trains; None before `fit`.
         self.optimizer: torch.optim.Optimizer | None = optimizer
         self._fabric = fabric
+        objects = {
+            "loss": own_loss,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "metrics": metrics or None,
+            "batch_adapter": None if batch_adapter is adapt_batch else batch_adapter,
+            "fabric": fabric,
+        }
+        #: What was given as objects, which no file can say.
+        self.given_objects = (
+            *(name for name, value in objects.items() if value is not None),
+            *(f"callback {type(each).__name__}" for each in own_callbacks),
+        )
+        #: The whole configuration, where the run was made from one (`runs.build_trainer`).
+        self.run_config: RunConfig | None = None
         self.registry = registry
         self.metrics = dict(metrics or {})
         self.callbacks = [*self._default_callbacks(own_callbacks), *self._built_callbacks(), *own_callbacks]
@@ -227,7 +244,7 @@ class MappingTrainer:
         run_dir = self.config.run_dir
         checkpoint = None if resume is None else find_checkpoint(resume, run_dir)
         state = None if checkpoint is None else read_checkpoint(checkpoint)
-        fabric = self._started_fabric()
+        fabric = self.start_fabric()
         make_folders(run_dir)
         self.stop_reason, self._requested, self.history = "", False, History()
         self.step, self.epoch, self.batch = 0, 0, 0
@@ -276,7 +293,7 @@ class MappingTrainer:
         >>> trainer.predict([torch.zeros(5, 8), torch.zeros(3, 8)]).shape
         torch.Size([8, 2])
         """
-        fabric = self._started_fabric()
+        fabric = self.start_fabric()
         place(fabric, self.model)
         return predict(self.model, forward_of(fabric, self.model), (fabric.to_device(batch) for batch in loader))
 
@@ -297,12 +314,13 @@ class MappingTrainer:
         )
 
     def _evaluate_alone(self, loader: Iterable[Any], what: str) -> dict[str, float]:
-        fabric = self._started_fabric()
+        fabric = self.start_fabric()
         place(fabric, self.model)
         place(fabric, self.loss)
         return self.evaluate(fabric, loader, what)
 
-    def _started_fabric(self) -> Fabric:
+    def start_fabric(self) -> Fabric:
+        """The Fabric of this trainer, made and launched where none was given."""
         if self._fabric is None:
             self._fabric = make_fabric(self.config)
         check_strategy(self._fabric)

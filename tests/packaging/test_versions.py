@@ -70,7 +70,7 @@ def test_all_extra_is_every_plugin() -> None:
 def test_development_requirements_have_every_plugin() -> None:
     """requirements-dev.txt installs core and each plugin from the checkout."""
     lines = ROOT.joinpath("requirements-dev.txt").read_text(encoding="utf-8").splitlines()
-    assert "-e .[demo]" in lines
+    assert "-e .[demo,plot,tensorboard]" in lines
     assert {f"-e plugins/{path.name}" for path in PLUGINS} <= set(lines)
 
 

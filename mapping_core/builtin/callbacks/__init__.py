@@ -1,16 +1,19 @@
-"""Callbacks in core: `early_stopping`, `checkpoint`, `log`, `progress`."""
+"""Callbacks in core: `early_stopping`, `checkpoint`, `ema`, `log`, `csv`, `tensorboard`, `progress`, `profiler`."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from attrs import define, field
-from attrs.validators import ge, in_
+from attrs.validators import ge, gt, in_, lt
 
 from mapping_core.components import CallbackConfig
-from mapping_core.errors import ConfigError
+from mapping_core.errors import ConfigError, MissingPackageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mapping_core.contexts import CallbackContext
     from mapping_core.interfaces.callback import Callback
 
@@ -51,9 +54,25 @@ class Checkpoint(CallbackConfig):
     def build(self, context: CallbackContext) -> Callback:
         from mapping_core.builtin.callbacks.checkpoint import CheckpointCallback
 
-        if context.run_dir is None:
-            raise ConfigError("'checkpoint' needs somewhere to write: set run_dir", path="callbacks")
-        return CheckpointCallback(self, context.run_dir)
+        return CheckpointCallback(self, _run_dir(self, context))
+
+
+@define(frozen=True, kw_only=True)
+class Ema(CallbackConfig):
+    """Average what trains, exponentially: over about the last ``1 / (1 - decay)`` optimiser steps.
+
+    Validation sees the averaged numbers, training its own; when training ends the model has the
+    averaged ones. A checkpoint has them beside the trained ones, as ``averaged.safetensors``.
+    Running statistics (BatchNorm) are not averaged.
+    """
+
+    name = "ema"
+    decay: float = field(default=0.999, validator=[gt(0.0), lt(1.0)])
+
+    def build(self, context: CallbackContext) -> Callback:
+        from mapping_core.builtin.callbacks.ema import EmaCallback
+
+        return EmaCallback(self.decay)
 
 
 @define(frozen=True, kw_only=True)
@@ -69,8 +88,42 @@ class Log(CallbackConfig):
 
 
 @define(frozen=True, kw_only=True)
+class Csv(CallbackConfig):
+    """Write ``run_dir/csv/metrics.csv``: an epoch's values, and each `every` steps loss, rate and gradient norm."""
+
+    name = "csv"
+    every: int = field(default=50, validator=ge(1))
+
+    def build(self, context: CallbackContext) -> Callback:
+        from mapping_core.builtin.callbacks.csv import CsvCallback
+
+        return CsvCallback(self.every, _run_dir(self, context))
+
+
+@define(frozen=True, kw_only=True)
+class TensorBoard(CallbackConfig):
+    """Write ``run_dir/tensorboard``: an epoch's values, and each `every` steps loss, rate and gradient norm.
+
+    Needs the package: ``pip install tensorboard``.
+    """
+
+    name = "tensorboard"
+    every: int = field(default=50, validator=ge(1))
+
+    def build(self, context: CallbackContext) -> Callback:
+        from mapping_core.builtin.callbacks.tensorboard import TensorBoardCallback
+
+        if find_spec("tensorboard") is None:
+            raise MissingPackageError("callback 'tensorboard' needs its package: pip install tensorboard")
+        return TensorBoardCallback(self.every, _run_dir(self, context))
+
+
+@define(frozen=True, kw_only=True)
 class ProgressBar(CallbackConfig):
-    """Show progress on standard error: a bar on a terminal, a line an epoch elsewhere."""
+    """Show progress on standard error, with steps a second and the time that is left.
+
+    A bar on a terminal, and a line an epoch.
+    """
 
     name = "progress"
 
@@ -78,3 +131,26 @@ class ProgressBar(CallbackConfig):
         from mapping_core.builtin.callbacks.progress import ProgressCallback
 
         return ProgressCallback()
+
+
+@define(frozen=True, kw_only=True)
+class Profiler(CallbackConfig):
+    """Profile `batches` training batches, after `skip` others: ``run_dir/profile.txt`` and ``profile.json``.
+
+    The first is torch's table of operations, the second a trace for ``chrome://tracing`` or Perfetto.
+    """
+
+    name = "profiler"
+    skip: int = field(default=10, validator=ge(0))
+    batches: int = field(default=5, validator=ge(1))
+
+    def build(self, context: CallbackContext) -> Callback:
+        from mapping_core.builtin.callbacks.profiler import ProfilerCallback
+
+        return ProfilerCallback(self, _run_dir(self, context))
+
+
+def _run_dir(component: CallbackConfig, context: CallbackContext) -> Path:
+    if context.run_dir is None:
+        raise ConfigError(f"{component.name!r} needs somewhere to write: set run_dir", path="callbacks")
+    return context.run_dir

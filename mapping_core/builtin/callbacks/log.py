@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogCallback(Callback):
-    """One event for the start, each epoch, each change of phase, each checkpoint, and the end."""
+    """One event for the start, each epoch, change of phase and checkpoint, and the end; from the first rank alone."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self._path = None if run_dir is None else run_dir / "log.jsonl"
@@ -26,10 +26,13 @@ class LogCallback(Callback):
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
         trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-        self._write("fit_start", model=type(trainer.model).__name__, trainable=trainable, seed=trainer.config.seed)
+        self._write(
+            trainer, "fit_start", model=type(trainer.model).__name__, trainable=trainable, seed=trainer.config.seed
+        )
 
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
         self._write(
+            trainer,
             "epoch",
             epoch=record.epoch,
             step=record.step,
@@ -39,15 +42,17 @@ class LogCallback(Callback):
         )
 
     def on_phase_change(self, trainer: MappingTrainer, phase: Phase) -> None:
-        self._write("phase", step=trainer.step, phase=phase.value)
+        self._write(trainer, "phase", step=trainer.step, phase=phase.value)
 
     def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
-        self._write("checkpoint", step=trainer.step, path=str(path))
+        self._write(trainer, "checkpoint", step=trainer.step, path=str(path))
 
     def on_fit_end(self, trainer: MappingTrainer) -> None:
-        self._write("fit_end", step=trainer.step, reason=trainer.history.stop_reason)
+        self._write(trainer, "fit_end", step=trainer.step, reason=trainer.history.stop_reason)
 
-    def _write(self, event: str, **values: Any) -> None:
+    def _write(self, trainer: MappingTrainer, event: str, **values: Any) -> None:
+        if not trainer.is_first_rank:
+            return
         self._logger.info(event, **values)
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
