@@ -82,7 +82,7 @@ def test_once(results: dict[str, Any]) -> None:
 def test_page(folder: Path, results: dict[str, Any]) -> None:
     """The page has a table for each part, and says when and with what it was measured."""
     text = folder.joinpath("performance.md").read_text("utf-8")
-    assert text.count("| --- |") == len(OF_NETWORKS) + len(ONCE)
+    assert text.count("\n| --- |") == len(OF_NETWORKS) + len(ONCE)
     assert text.count("\n## ") == len(OF_NETWORKS) + len(ONCE)
     assert f"Measured on {results['machine']['date']}" in text
 
