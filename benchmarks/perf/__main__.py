@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for key in options.network:
             _say(f"{part}: {key}")
             network = NETWORKS[key]
-            results["networks"].setdefault(key, {"title": network.title})[part] = OF_NETWORKS[part](network, plan)
+            results["networks"].setdefault(key, {"title": network.describe()})[part] = OF_NETWORKS[part](network, plan)
             gc.collect()
     results["networks"] = {key: results["networks"][key] for key in NETWORKS if key in results["networks"]}
     if options.out is None:

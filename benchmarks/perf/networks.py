@@ -23,6 +23,10 @@ class Network:
     rounds: int
     tokens: bool = False
 
+    def describe(self) -> str:
+        """Title and number of weights."""
+        return f"{self.title}, {sum(parameter.numel() for parameter in self.build().parameters()):,} weights"
+
     def batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Random inputs, and targets for each of the places that get logits."""
         if self.tokens:

@@ -15,7 +15,7 @@ _HEAD = """# Performance
 Written by `python -m benchmarks.perf --out docs`, which also runs single parts (`--help`). All numbers are in
 `performance.json` beside this page, with the samples they are medians of.
 
-Measured on {date}: {device}, {processor}, {threads} threads, torch {torch}, Python {python}.
+Measured on {date}: {device}, {processor}, threads: {threads}, torch {torch}, Python {python}.
 
 How to read it: all methods of a table take turns in one process, and a ratio is the median of the ratios within a
 round, which other work on the machine disturbs less than the times. Names such as `slvt 2048` are a strategy and its
@@ -56,8 +56,8 @@ _OF_NETWORKS = {
     "sizes": Section(
         "Building and keeping",
         """Build time is that of `MappingModel(...)` around a network that is there. Frozen state is what the mapper
-        keeps beside the base, which takes 4 bytes a weight. A file (`save`) holds the latent, tracked statistics and
-        about 2 kB of recipe; for the network itself it is `torch.save` of its `state_dict()`.""",
+        keeps beside the base, which takes 4 bytes a weight. A file (`save`) holds the latent, tracked statistics,
+        and their names with the recipe; for the network itself it is `torch.save` of its `state_dict()`.""",
         {
             "build ms": lambda row: _number(row.get("build_ms")),
             "frozen bytes": lambda row: _integer(row.get("frozen_bytes")),
