@@ -67,10 +67,11 @@ def milliseconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def compared(samples: list[float], reference: list[float]) -> Row:
-    """The median, and the median of the ratios to the reference's sample of the same round; with the samples."""
+    """The median; median and quartiles of the ratios to the reference's sample of the same round; the samples."""
     ratios = [each / other for each, other in zip(samples, reference, strict=True)]
     return {
         "ms": statistics.median(samples),
         "ratio": statistics.median(ratios),
+        "ratio_quartiles": statistics.quantiles(ratios, n=4, method="inclusive")[::2],
         "samples_ms": [round(each, 4) for each in samples],
     }

@@ -18,7 +18,8 @@ Written by `python -m benchmarks.perf --out docs`, which also runs single parts 
 Measured on {date}: {device}, {processor}, threads: {threads}, torch {torch}, Python {python}.
 
 How to read it: all methods of a table take turns in one process, and a ratio is the median of the ratios within a
-round, which other work on the machine disturbs less than the times. Names such as `slvt 2048` are a strategy and its
+round, which other work on the machine disturbs less than the times; half of all rounds lie between its quartiles, and
+differences smaller than these say nothing. Names such as `slvt 2048` are a strategy and its
 `latent_dim`; the mapper is the default. Inputs are random.
 """
 
@@ -37,7 +38,11 @@ _OF_NETWORKS = {
         "Time of a step",
         """Forward, backward and optimiser, on one batch. Mapped models use fused Adam, and the ratio is to direct
         training with fused Adam.""",
-        {"ms": lambda row: _number(row["ms"]), "/ direct": lambda row: f"{row['ratio']:.3f}"},
+        {
+            "ms": lambda row: _number(row["ms"]),
+            "/ direct": lambda row: f"{row['ratio']:.3f}",
+            "quartiles": lambda row: _quartiles(row, 3),
+        },
     ),
     "mapping": Section(
         "The mapping alone",
@@ -50,6 +55,7 @@ _OF_NETWORKS = {
             "backward ms": lambda row: _number(row.get("backward_ms")),
             "both ms": lambda row: _number(row["ms"]),
             "/ copy_": lambda row: f"{row['ratio']:.1f}",
+            "quartiles": lambda row: _quartiles(row, 1),
             "GB/s": lambda row: f"{row['gb_per_s']:.1f}",
         },
     ),
@@ -68,8 +74,8 @@ _OF_NETWORKS = {
     ),
     "memory": Section(
         "Peak memory of a step",
-        """What torch's allocator hands out during a step beyond what was held before. The optimiser's state is held
-        before: Adam's takes 8 bytes a trainable number.""",
+        """What torch's allocator hands out during a step beyond what was held before. Held before, and
+        not counted, are Adam's state, 8 bytes a trainable number, and the base of mapped models, 4 bytes a weight.""",
         {"peak MB": lambda row: f"{row['peak_bytes'] / 1e6:.1f}", "/ direct": lambda row: f"{row['ratio']:.2f}"},
     ),
     "ddp": Section(
@@ -128,6 +134,11 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _quartiles(row: Row, digits: int) -> str:
+    low, high = row["ratio_quartiles"]
+    return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _integer(value: int | None) -> str:

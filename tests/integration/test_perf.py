@@ -46,6 +46,7 @@ def test_times(results: dict[str, Any], part: str, reference: str) -> None:
         assert row["ms"] == pytest.approx(statistics.median(row["samples_ms"]), rel=0.1, abs=1e-3)
         ratios = [each / other for each, other in zip(row["samples_ms"], base, strict=True)]
         assert row["ratio"] == pytest.approx(statistics.median(ratios), rel=0.1)
+        assert row["ratio_quartiles"][0] <= row["ratio"] <= row["ratio_quartiles"][1]
         assert row["ms"] > 0
     assert measured[reference]["ratio"] == 1
 
