@@ -176,7 +176,8 @@ class _Trials:
                 total, count = total + float(loss.detach()) * items, count + items
             window.add(loss, items)
         if self._fabric.world_size > 1:
-            both = self._fabric.all_reduce(torch.tensor([total, float(count)], dtype=torch.float64), reduce_op="sum")
+            own = torch.tensor([total, float(count)], dtype=torch.float64, device=self._fabric.device)
+            both = self._fabric.all_reduce(own, reduce_op="sum")
             assert isinstance(both, Tensor)
             total, count = float(both[0]), int(both[1])
         mean = total / count if count else math.nan

@@ -142,6 +142,29 @@ def test_it_ends_when_the_loss_diverges() -> None:
     assert all(loss < float("inf") for loss in search.losses)
 
 
+def test_it_ends_at_four_times_the_lowest_loss() -> None:
+    """A loss that grows without end, and stays a number, ends the search too."""
+    model = nn.Linear(1, 1)
+    x = torch.ones(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loader = DataLoader(TensorDataset(x, 3 * x), batch_size=8)
+    search = find_learning_rate(trainer_of(model, loader, optimizer=optimizer), lowest=1e-3, highest=1e3, smoothing=0.0)
+    assert len(search.rates) < 100
+    assert search.smoothed == search.losses
+    assert search.losses[-1] > 4 * min(search.losses)
+
+
+def test_it_ends_at_a_gradient_that_is_not_finite() -> None:
+    """A finite loss whose gradient is infinite ends the search before a step is made of it."""
+
+    class Steep(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + (self.weight - self.weight.detach()).sqrt().sum()
+
+    search = find_learning_rate(trainer_of(Steep(6, 3)), steps=10)
+    assert (search.rates, search.suggestion) == ((), None)
+
+
 def test_groups_keep_their_ratio() -> None:
     """A group at a tenth of the first one's rate stays at a tenth."""
     model = targets.mlp()
