@@ -68,7 +68,9 @@ def begin(
         order_seed=order_seed,
         optimizer=optimizer,
         scheduler=scheduler,
-        phases=PhaseRunner(policy, name=policy_config.name, total_steps=trainer.total_steps),
+        phases=PhaseRunner(
+            policy, name=policy_config.name, total_steps=trainer.total_steps, broadcast=fabric.broadcast
+        ),
         interruption=interruption,
     )
     if checkpoint is not None and state is not None:

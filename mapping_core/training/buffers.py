@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,6 +45,27 @@ class BufferGuard:
             for name, buffer in self._present().items():
                 if name in self._kept and self._kept[name].shape == buffer.shape:
                     buffer.copy_(self._kept[name])
+
+    def own(self, fabric: Fabric) -> dict[str, Tensor]:
+        """A rank's own, where a checkpoint's weights hold a mean over several."""
+        return {} if fabric.world_size == 1 else {name: each.cpu() for name, each in self._present().items()}
+
+    def load(self, own: dict[str, Tensor]) -> None:
+        """Take back what `own` gave."""
+        with torch.no_grad():
+            for name, buffer in self._present().items():
+                if name in own:
+                    buffer.copy_(own[name])
+
+    @contextmanager
+    def averaged(self, fabric: Fabric) -> Iterator[None]:
+        """The mean over all ranks inside, and each rank's own afterwards."""
+        own = {name: each.clone() for name, each in self.own(fabric).items()}
+        self.average(fabric)
+        try:
+            yield
+        finally:
+            self.load(own)
 
     def average(self, fabric: Fabric) -> None:
         """Make them the mean over all ranks; counters stay."""

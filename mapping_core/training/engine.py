@@ -77,7 +77,7 @@ def place(fabric: Fabric, module: nn.Module) -> None:
 
 
 def forward_of(fabric: Fabric, module: nn.Module) -> Callable[..., Any]:
-    """`module`'s forward pass in Fabric's precision, inputs and outputs converted as Fabric does."""
+    """`module`'s forward pass in Fabric's precision, inputs and outputs converted as Fabric does; float64 ones stay."""
     precision = fabric.strategy.precision
     if precision.precision == "32-true":  # which converts nothing
         return module
@@ -86,7 +86,8 @@ def forward_of(fabric: Fabric, module: nn.Module) -> Callable[..., Any]:
         args, kwargs = precision.convert_input((args, kwargs))
         with precision.forward_context():
             output = module(*args, **kwargs)
-        return precision.convert_output(output)
+        # Fabric would make float32 of float64 too, and the loss and its gradients with it.
+        return output if precision.precision == "64-true" else precision.convert_output(output)
 
     return forward
 

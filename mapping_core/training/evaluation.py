@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mapping_core.builtin.losses.predictions import main_tensor
 from mapping_core.errors import ConfigError, DataError
 from mapping_core.interfaces.loss import Loss
+from mapping_core.training.agreement import gathered
 from mapping_core.training.averages import Averages
 from mapping_core.training.batches import Batch, inputs_of
 from mapping_core.training.modes import evaluation_mode
@@ -47,9 +48,7 @@ def evaluate(
             for metric in metrics.values():
                 metric.update(main_tensor(step.predictions, "a metric"), step.targets)
     if fabric.world_size > 1:
-        states: list[Any] = [None] * fabric.world_size
-        torch.distributed.all_gather_object(states, averages.state_dict())
-        averages.merge(states)
+        averages.merge(gathered(fabric, averages.state_dict()))
     if averages.items == 0:
         raise DataError(f"the {what} loader gave no batch with items")
     return averages.means() | {name: float(metric.compute()) for name, metric in metrics.items()}

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 @define(frozen=True, kw_only=True)
 class Agreed:
-    """What all ranks know after a window: sums over ranks of what each had to say."""
+    """What all ranks know of a window: its items and mean loss on all of them, and whether all loaders have ended."""
 
     items: int
+    loss: Tensor
     bad: bool
     ended: bool
-    stop: bool
-    signum: int
 
 
 class GradientWindow:
@@ -45,6 +44,7 @@ class GradientWindow:
         self.batches = 0
         self.items = 0
         self.bad = False
+        self._losses: list[tuple[Tensor, int]] = []
         self._first_items = 0
         for parameter in self._parameters:
             parameter.grad = None
@@ -54,6 +54,7 @@ class GradientWindow:
         self.batches += 1
         if items == 0 or self.bad:
             return
+        self._losses.append((loss.detach(), items))
         if not self._first_items:
             self._first_items = items
         elif items != self._first_items:
@@ -66,30 +67,29 @@ class GradientWindow:
         self.batches += 1
         self.bad = True
 
-    def agree(self, *, ended: bool, stop: bool, signum: int) -> Agreed:
-        """Reduce the gradients over all batches and ranks, and what the ranks have to tell one another.
-
-        `ended` comes back true when every rank's loader has ended, the others when they are so on any.
-        """
+    def agree(self, *, ended: bool) -> Agreed:
+        """Reduce the gradients over all batches and ranks; a window that is bad on any rank is so on all."""
         if self._fabric.world_size == 1:
             self._rescale(self.items)
-            return Agreed(items=self.items, bad=self.bad, ended=ended, stop=stop, signum=signum)
+            return Agreed(items=self.items, loss=self._mean_loss(), bad=self.bad, ended=ended)
         present = [parameter.grad is not None for parameter in self._parameters]
-        words = [self.items, self.bad, ended, stop, signum, *present]
-        sums = self._fabric.all_reduce(torch.tensor(words, dtype=torch.float64), reduce_op="sum")
-        assert isinstance(sums, Tensor)
-        items, bad, enders, stops, signals, *holders = (int(each) for each in sums.tolist())
+        total = sum(float(loss) * items for loss, items in self._losses)
+        words = [self.items, total, self.bad, ended, *present]
+        sums = torch.tensor(words, dtype=torch.float64, device=self._fabric.device)
+        torch.distributed.all_reduce(sums)
+        count, total, bad, enders, *holders = sums.tolist()
+        items = int(count)
         if items and not bad:
             self._rescale(items)
             self._reduce([parameter for parameter, held in zip(self._parameters, holders, strict=True) if held])
-        return Agreed(
-            items=items,
-            bad=bad > 0,
-            ended=enders == self._fabric.world_size,
-            stop=stops > 0,
-            # Ranks are sent the same signal, if not at the same moment.
-            signum=signals and (signum or signals),
-        )
+        mean = torch.tensor(total / items if items else float("nan"))
+        return Agreed(items=items, loss=mean, bad=bad > 0, ended=enders == self._fabric.world_size)
+
+    def _mean_loss(self) -> Tensor:
+        if len(self._losses) == 1:
+            return self._losses[0][0]
+        total = sum(float(loss) * items for loss, items in self._losses)
+        return torch.tensor(total / max(1, self.items))
 
     def _rescale(self, items: int) -> None:
         """From sums in units of the first batch's mean to the mean over `items`."""
@@ -107,7 +107,7 @@ class GradientWindow:
                     parameter.grad = torch.zeros_like(parameter)
             grads = [parameter.grad for parameter in chosen if parameter.grad is not None]
             flat = torch.cat([grad.reshape(-1) for grad in grads])
-            flat = self._fabric.all_reduce(flat, reduce_op="sum")  # type: ignore[assignment]
+            torch.distributed.all_reduce(flat)
             pieces = torch.split(flat, [grad.numel() for grad in grads])
             torch._foreach_copy_(grads, [piece.view_as(grad) for piece, grad in zip(pieces, grads, strict=True)])
 

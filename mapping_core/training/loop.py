@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mapping_core.errors import DataError, NonFiniteError
 from mapping_core.logs import get_logger
+from mapping_core.training.agreement import Asked, agree_on, gathered
 from mapping_core.training.averages import Averages
 from mapping_core.training.buffers import BufferGuard
 from mapping_core.training.checkpoint import write_checkpoint
@@ -65,14 +65,13 @@ class Loop:
             fabric, trainable_parameters(trainer.model, trainer.loss, optimizer), trainer.config
         )
         self._scaler = scaler_of(fabric)
-        self._buffers = BufferGuard(trainer.model)
+        self.buffers = BufferGuard(trainer.model)
         self.averages = Averages()
         self.epoch_random: dict[str, Any] = {}
         self.goes_on = False  # inside an epoch that another process began
         self._seconds = 0.0  # which that process spent in it
         self._learning_rate = float(optimizer.param_groups[0]["lr"])
         self._norm = 0.0
-        self._window_loss: list[tuple[Tensor, int]] = []
         self._fault = ""
         self._refusals = 0
         self._saved: dict[str, Any] = {}  # what a rollback goes back to
@@ -84,6 +83,9 @@ class Loop:
         """All epochs that are left."""
         trainer = self.trainer
         while trainer.epoch < self._config.max_epochs:
+            # Before the first step too: a run may be resumed where it had ended, or stopped by on_fit_start.
+            if trainer.stop_reason or (trainer.batch == 0 and self._has_all_steps()):
+                return
             self._run_epoch()
             if trainer.stop_reason:
                 return
@@ -100,10 +102,11 @@ class Loop:
         batches = epoch_batches(self.loader, trainer.epoch, skip=trainer.batch, began_with=self.epoch_random)
         self.goes_on = False
         stopped = self._run_batches(batches)
-        self._buffers.average(self.fabric)
-        if stopped and (self.length is None or trainer.batch < self.length):
+        if stopped and any(gathered(self.fabric, self.length is None or trainer.batch < self.length)):
             self.save()
             self._closed = True
+        self.buffers.average(self.fabric)
+        train = self._train_means()
         if self.averages.items == 0:
             raise DataError(
                 f"train_loader gave nothing to train on in epoch {trainer.epoch}: it has no batch with items"
@@ -116,7 +119,7 @@ class Loop:
         record = EpochRecord(
             epoch=trainer.epoch,
             step=trainer.step,
-            train=self._train_means(),
+            train=train,
             validation=validation,
             learning_rate=self._learning_rate,
             seconds=self._seconds + time.perf_counter() - started,
@@ -128,56 +131,49 @@ class Loop:
 
     def _end_epoch(self) -> None:
         trainer = self.trainer
-        trainer.stop_reason, signum = self._agreed_end()
-        if (trainer.take_request() or signum) and not self._closed:
+        asked = agree_on(self.fabric, self._asked())
+        if asked.stop:
+            trainer.stop_reason = next(filter(None, gathered(self.fabric, trainer.stop_reason)))
+        if asked.save or asked.signum:
             self.save(epoch=trainer.epoch + 1, batch=0)
-        if signum:
-            raise Interrupted(signum)
+        if asked.signum:
+            raise Interrupted(asked.signum)
 
-    def _agreed_end(self) -> tuple[str, int]:
-        """The reason to stop and the signal that any rank has, the first one's if several have."""
-        own = (self.trainer.stop_reason, self._interruption.signum)
-        if self.fabric.world_size == 1:
-            return own
-        all_of_them: list[Any] = [own] * self.fabric.world_size
-        torch.distributed.all_gather_object(all_of_them, own)
-        reasons, signals = zip(*all_of_them, strict=True)
-        return next(filter(None, reasons), ""), next(filter(None, signals), 0)
+    def _asked(self) -> Asked:
+        """What callbacks and signals of this rank want."""
+        trainer = self.trainer
+        return Asked(stop=bool(trainer.stop_reason), save=trainer.take_request(), signum=self._interruption.signum)
 
     def _train_means(self) -> dict[str, float]:
         if self.fabric.world_size > 1:
-            states: list[Any] = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(states, self.averages.state_dict())
-            self.averages.merge(states)
+            self.averages.merge(gathered(self.fabric, self.averages.state_dict()))
         return self.averages.means()
 
     # --- batches
 
     def _run_batches(self, batches: Iterator[Any]) -> bool:
         """All batches of the epoch; true if the run is to stop."""
-        trainer = self.trainer
+        if self._has_all_steps():  # resumed where it had ended
+            self.trainer.stop(self._all_steps)
+            return True
         for raw in batches:
             if self._run_batch(self.fabric.to_device(raw)):
                 return True
         # A loader may be shorter than it said, and other ranks may still be at work.
         while self._window.batches or self.fabric.world_size > 1:
+            if self._window.batches == 0:
+                self._begin_window()
             agreed = self._optimise(ended=True)
-            if self._stops(agreed):
+            if self._after_window():
                 return True
             if agreed.ended:
                 break
-        if trainer.take_request():
-            self.save()
         return False
 
     def _run_batch(self, raw: Any) -> bool:
         trainer = self.trainer
         if self._window.batches == 0:
-            phase, begins = self.phases.begin_step(trainer.step)
-            if begins:
-                trainer.history.phases.append(PhaseRecord(step=trainer.step, phase=phase))
-                trainer.emit("on_phase_change", trainer, phase)
-            self._buffers.keep()
+            self._begin_window()
         trainer.emit("on_batch_start", trainer, raw)
         step = forward_step(trainer.model, self._forward, trainer.batch_adapter(raw))
         loss: Tensor = trainer.loss(step)
@@ -189,11 +185,11 @@ class Loop:
         else:
             self.averages.add({"loss": value, **trainer.loss.metrics(step)}, items=items)
             self._window.add(loss, items)
-            self._window_loss.append((value, items))
         batch, before = trainer.batch, trainer.step
         trainer.batch += 1
         complete = self._window.batches == self._config.accumulate or trainer.batch == self.length
-        agreed = self._optimise() if complete else None
+        if complete:
+            self._optimise()
         assert self.phases.phase is not None
         record = StepRecord(
             step=trainer.step,
@@ -207,41 +203,53 @@ class Loop:
             gradient_norm=self._norm if trainer.step > before else 0.0,
         )
         trainer.emit("on_batch_end", trainer, record)
-        if agreed is None:
-            return False
-        if self.fabric.world_size == 1 and trainer.stop_reason:
-            agreed = attrs.evolve(agreed, stop=True)
-        if self._stops(agreed):
-            return True
-        if trainer.take_request():
-            self.save()
-        return False
+        return complete and self._after_window()
 
-    def _stops(self, agreed: Agreed) -> bool:
+    def _begin_window(self) -> None:
+        phase, begins = self.phases.begin_step(self.trainer.step)
+        if begins:
+            self.trainer.history.phases.append(PhaseRecord(step=self.trainer.step, phase=phase))
+            self.trainer.emit("on_phase_change", self.trainer, phase)
+        self.buffers.keep()
+
+    def _after_window(self) -> bool:
+        """Do what callbacks and signals of any rank asked for, on all alike; true if the run is to stop."""
         trainer = self.trainer
-        if agreed.signum:
+        asked = agree_on(self.fabric, self._asked())
+        if asked.signum:
             self.save()
-            raise Interrupted(agreed.signum)
-        if self._config.max_steps is not None and trainer.step >= self._config.max_steps:
-            trainer.stop(f"max_steps={self._config.max_steps} reached")
-            return True
-        return agreed.stop
+            raise Interrupted(asked.signum)
+        if self._has_all_steps():
+            trainer.stop(self._all_steps)
+        elif not asked.stop:
+            if asked.save:
+                self.save()
+            return False
+        if asked.save:
+            trainer.request_checkpoint()  # for the epoch's end
+        return True
+
+    def _has_all_steps(self) -> bool:
+        return self._config.max_steps is not None and self.trainer.step >= self._config.max_steps
+
+    @property
+    def _all_steps(self) -> str:
+        return f"max_steps={self._config.max_steps} reached"
 
     # --- steps
 
     def _optimise(self, *, ended: bool = False) -> Agreed:
         """End the window: reduce its gradients, and step if they are finite."""
-        agreed = self._window.agree(ended=ended, stop=bool(self.trainer.stop_reason), signum=self._interruption.signum)
+        agreed = self._window.agree(ended=ended)
         if agreed.bad:
             self._refuse(self._fault or "the loss is not finite on another rank")
         elif agreed.items:
-            self._step()
+            self._step(agreed.loss)
         self._window.clear()
-        self._window_loss.clear()
         self._fault = ""
         return agreed
 
-    def _step(self) -> None:
+    def _step(self, loss: Tensor) -> None:
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         self._norm = self._window.clip()
@@ -257,16 +265,7 @@ class Loop:
         self._refusals = 0
         self.trainer.step += 1
         self._step_scheduler("step")
-        self.phases.end_step(self._mean_of_window())
-
-    def _mean_of_window(self) -> Tensor:
-        if len(self._window_loss) == 1:
-            return self._window_loss[0][0]
-        averages = Averages()
-        for loss, items in self._window_loss:
-            averages.add({"loss": loss}, items=items)
-        # Without items of this rank's own, others made the step.
-        return torch.tensor(averages.means().get("loss", math.nan))
+        self.phases.end_step(loss)
 
     def _step_scheduler(self, moment: str, record: EpochRecord | None = None) -> None:
         scheduler = self.scheduler
@@ -283,7 +282,7 @@ class Loop:
     def _refuse(self, fault: str) -> None:
         """Make no step of this window, and leave nothing of it behind."""
         trainer, policy = self.trainer, self._config.nonfinite
-        self._buffers.put_back()
+        self.buffers.put_back()
         where = f"at step {trainer.step + 1} (epoch {trainer.epoch}, batch {trainer.batch - 1})"
         if policy == "raise":
             raise NonFiniteError(
@@ -336,13 +335,13 @@ class Loop:
         trainer = self.trainer
         if self._config.run_dir is None or self._closed:
             return
-        self._buffers.average(self.fabric)
         state = run_state(
             self, epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
         )
         folder = self._config.run_dir / "checkpoints" / f"step-{trainer.step:08d}"
-        if self.fabric.is_global_zero:
-            write_checkpoint(folder, trainer.model, state)
-        self.fabric.barrier()
+        with self.buffers.averaged(self.fabric):
+            if self.fabric.is_global_zero:
+                write_checkpoint(folder, trainer.model, state)
+            self.fabric.barrier()
         self.keep_for_rollback()
         trainer.emit("on_checkpoint", trainer, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,14 +15,28 @@ from mapping_core.interfaces.phase_policy import LEGAL_TRANSITIONS, Phase, Phase
 #: Phases whose steps are ordinary ones; the others need a dynamics model, and no trainer here runs them yet.
 _ORDINARY = frozenset({Phase.WARMUP, Phase.FULL})
 
+Answer = tuple[Phase, int | None]
+
 
 class PhaseRunner:
-    """Keeps the current phase of a run; `phase` is None before the first step."""
+    """Keeps the current phase of a run; `phase` is None before the first step.
 
-    def __init__(self, policy: PhasePolicy, *, name: str, total_steps: int | None) -> None:
+    Every rank asks its own policy, and `broadcast` makes the first one's answer that of all:
+    a policy may look at the time, which differs.
+    """
+
+    def __init__(
+        self,
+        policy: PhasePolicy,
+        *,
+        name: str,
+        total_steps: int | None,
+        broadcast: Callable[[Answer], Answer] = lambda answer: answer,
+    ) -> None:
         self._policy = policy
         self._name = name
         self._total_steps = total_steps
+        self._broadcast = broadcast
         self.phase: Phase | None = None
         self._left: int | None = 0
         self._done = 0
@@ -36,7 +51,7 @@ class PhaseRunner:
         previous = self.phase
         self.finish()
         progress = Progress(step=step, total_steps=self._total_steps, phase=previous, loss=self._last_loss())
-        phase, length = self._answer(progress)
+        phase, length = self._broadcast(self._answer(progress))
         self._check(previous, phase, length)
         self.phase, self._left, self._done = phase, length, 0
         self._losses.clear()
@@ -84,7 +99,7 @@ class PhaseRunner:
     def _last_loss(self) -> float | None:
         return float(self._losses[-1]) if self._losses else None
 
-    def _answer(self, progress: Progress) -> tuple[Phase, int | None]:
+    def _answer(self, progress: Progress) -> Answer:
         answer = self._policy.next(progress)
         if isinstance(answer, tuple) and len(answer) == 2:
             phase, length = answer

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import torch
 
 import mapping_core
 from mapping_core.errors import CheckpointError
 from mapping_core.interfaces.phase_policy import Phase
+from mapping_core.training.agreement import gathered
 from mapping_core.training.checkpoint import restore_model
 from mapping_core.training.history import EpochRecord, History, PhaseRecord
 from mapping_core.training.randomness import random_state, set_random_state
@@ -25,18 +25,14 @@ STATE_FORMAT = 1
 def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
     """Everything but the model's weights that the run goes on from, at `batch` of `epoch`."""
     trainer = loop.trainer
-    own: list[Any] = [
-        {
-            "random": random_state(loop.loader),
-            "epoch_random": loop.epoch_random,
-            "averages": loop.averages.state_dict(),
-            "batch": batch,
-        }
-    ]
-    if loop.fabric.world_size > 1:
-        gathered: list[Any] = [None] * loop.fabric.world_size
-        torch.distributed.all_gather_object(gathered, own[0])
-        own = gathered
+    own = {
+        "random": random_state(loop.loader),
+        "epoch_random": loop.epoch_random,
+        "averages": loop.averages.state_dict(),
+        "batch": batch,
+        "length": loop.length,
+        "buffers": loop.buffers.own(loop.fabric),
+    }
     return {
         "format": STATE_FORMAT,
         "version": mapping_core.__version__,
@@ -44,8 +40,7 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         "step": trainer.step,
         "order_seed": loop.order_seed,
         "accumulate": loop.trainer.config.accumulate,
-        "length": loop.length,
-        "ranks": own,
+        "ranks": gathered(loop.fabric, own),
         "optimizer_type": type(loop.optimizer).__name__,
         **loop.training_state(),
         "phases": loop.phases.state_dict(),
@@ -62,7 +57,8 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     trainer = loop.trainer
     _check_state(loop, checkpoint, state)
     restore_model(checkpoint, trainer.model)
-    rank = _rank_state(loop, state)
+    rank = state["ranks"][min(loop.fabric.global_rank, len(state["ranks"]) - 1)]
+    loop.buffers.load(rank["buffers"])
     loop.load_training_state(state)
     loop.phases.load_state_dict(state["phases"])
     trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
@@ -77,12 +73,6 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
         loop.keep_for_rollback()
 
 
-def _rank_state(loop: Loop, state: dict[str, Any]) -> dict[str, Any]:
-    """The part of the rank at hand; the first one's where there were another number of ranks."""
-    ranks: list[dict[str, Any]] = state["ranks"]
-    return ranks[loop.fabric.global_rank if len(ranks) == loop.fabric.world_size else 0]
-
-
 def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     if state.get("format") != STATE_FORMAT:
         raise CheckpointError(
@@ -91,11 +81,15 @@ def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     own = type(loop.optimizer).__name__
     if state["optimizer_type"] != own:
         raise CheckpointError(f"{checkpoint}: was written with {state['optimizer_type']}, this run has {own}")
-    accumulate = loop.trainer.config.accumulate
-    present = {"ranks": loop.fabric.world_size, "accumulate": accumulate, "batches an epoch": loop.length}
-    then = {"ranks": len(state["ranks"]), "accumulate": state["accumulate"], "batches an epoch": state["length"]}
-    changed = [f"{name} {then[name]} -> {present[name]}" for name in present if then[name] != present[name]]
-    if changed and state["ranks"][0]["batch"]:
+    ranks = state["ranks"]
+    if not any(rank["batch"] for rank in ranks):
+        return
+    present: dict[str, Any] = {"ranks": loop.fabric.world_size, "accumulate": loop.trainer.config.accumulate}
+    then = {"ranks": len(ranks), "accumulate": state["accumulate"]}
+    if present["ranks"] == then["ranks"]:
+        present["batches an epoch"] = loop.length
+        then["batches an epoch"] = ranks[loop.fabric.global_rank]["length"]
+    if changed := [f"{name} {then[name]} -> {present[name]}" for name in present if then[name] != present[name]]:
         raise CheckpointError(
             f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
             "resume from an epoch's end, or as the run was"
@@ -107,4 +101,5 @@ def put_back(loop: Loop, state: dict[str, Any]) -> None:
     for callback in loop.trainer.callbacks:
         if callback.state_key in state["callbacks"]:
             callback.load_state_dict(state["callbacks"][callback.state_key])
-    set_random_state(_rank_state(loop, state)["random"], loop.loader)
+    if loop.fabric.global_rank < len(state["ranks"]):  # a rank more than there were draws what no other does
+        set_random_state(state["ranks"][loop.fabric.global_rank]["random"], loop.loader)

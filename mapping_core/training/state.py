@@ -63,8 +63,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
     # By exact type: an Enum that is a str too would come back as a str.
     if value is None or type(value) in (bool, int, str):
         return value
-    if isinstance(value, float):
-        value = float(value)
+    if type(value) is float:
         return value if value == value and abs(value) != float("inf") else {_MARK: "float", "value": repr(value)}
     if type(value) is bytes:
         return {_MARK: "bytes", "value": base64.b64encode(value).decode()}
@@ -75,7 +74,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
         return {_MARK: "dict", "items": [[_packed(key, tensors, f"{place} key"), item] for key, item in pairs]}
     if type(value) is list:
         return [_packed(item, tensors, f"{place}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, tuple):
+    if type(value) in (tuple, torch.Size):  # a named one would come back without its names
         items = [_packed(item, tensors, f"{place}[{index}]") for index, item in enumerate(value)]
         return {_MARK: "tuple", "items": items}
     raise CheckpointError(

@@ -242,13 +242,13 @@ class MappingTrainer:
         if self.val_loader is not None:
             check_loader(self.val_loader, "val_loader", "pass val_loader=None to train without validation")
         run_dir = self.config.run_dir
-        checkpoint = None if resume is None else find_checkpoint(resume, run_dir)
-        state = None if checkpoint is None else read_checkpoint(checkpoint)
         fabric = self.start_fabric()
         make_folders(run_dir)
+        checkpoint = None if resume is None else self._found(resume, fabric)
+        state = None if checkpoint is None else read_checkpoint(checkpoint)
         self.stop_reason, self._requested, self.history = "", False, History()
         self.step, self.epoch, self.batch = 0, 0, 0
-        seed_everything(None if self.config.seed is None else self.config.seed + fabric.global_rank)
+        seed_everything(None if self.config.seed is None else (self.config.seed + fabric.global_rank) % 2**64)
         if run_dir is not None:
             check_plain({each.state_key: each.state_dict() for each in self.callbacks}, "the state of callback ")
         if not any(module.training for module in all_modules(self.model)):
@@ -325,6 +325,16 @@ class MappingTrainer:
             self._fabric = make_fabric(self.config)
         check_strategy(self._fabric)
         return self._fabric
+
+    def _found(self, resume: str | Path, fabric: Fabric) -> Path | None:
+        """The checkpoint to go on from; the first rank looks alone, since looking puts right what a kill left."""
+        if not fabric.is_global_zero:
+            fabric.barrier()
+        try:
+            return find_checkpoint(resume, self.config.run_dir)
+        finally:
+            if fabric.is_global_zero:
+                fabric.barrier()
 
     def _built_callbacks(self) -> list[Callback]:
         context = CallbackContext(run_dir=self.config.run_dir)
