@@ -186,6 +186,12 @@ def assert_equals_direct(model: MappingModel, *inputs: Any) -> None:
     torch.testing.assert_close(model.latent.grad, pulled, rtol=1e-4, atol=1e-5)
 
 
+def latent_of(trainer: MappingTrainer) -> Tensor:
+    """Return the latent vector of the mapped model that a trainer trains."""
+    assert isinstance(trainer.model, MappingModel)
+    return trainer.model.latent_vector()
+
+
 def rows(count: int = 24) -> tuple[Tensor, Tensor]:
     """Inputs [count, 6] and the class of each, which a linear layer can learn."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(2))

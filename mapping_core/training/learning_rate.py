@@ -183,7 +183,7 @@ class _Trials:
         mean = total / count if count else math.nan
         if not math.isfinite(mean):
             return mean
-        window.agree(ended=False, stop=False, signum=0)
+        window.agree(ended=False)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = window.clip()

@@ -93,7 +93,7 @@ def told(trainer: MappingTrainer) -> dict[str, Any]:
     """What a run ended with."""
     return {
         "steps": trainer.step,
-        "latent": trainer.model.latent_vector().tolist(),
+        "latent": targets.latent_of(trainer).tolist(),
         "history": [record.metrics() for record in trainer.history],
     }
 

@@ -77,7 +77,7 @@ def run_of(name: str, batch_size: int, devices: int) -> MappingTrainer:
 def told(trainer: MappingTrainer) -> dict[str, Any]:
     """What a run ended with."""
     return {
-        "latent": trainer.model.latent_vector().tolist(),
+        "latent": targets.latent_of(trainer).tolist(),
         "history": [record.metrics() for record in trainer.history],
         "steps": trainer.step,
         "reason": trainer.history.stop_reason,
@@ -121,7 +121,8 @@ class BadOnOneRank(AutoLoss):
         if self.calls != self.at or torch.distributed.get_rank() == 0:
             return loss
         if self.gradient:
-            return loss + (0.0 * step.predictions.sum()).abs().sqrt()  # finite, and its gradient is not
+            poison: Tensor = (0.0 * step.predictions.sum()).abs().sqrt()  # finite, and its gradient is not
+            return loss + poison
         return loss * float("nan")
 
 
@@ -262,7 +263,7 @@ def test_two_ranks_are_one_process(name: str, ranks: list[dict[str, Any]]) -> No
     alone.fit()
     for rank in ranks:
         torch.testing.assert_close(
-            torch.tensor(rank[name]["latent"], dtype=torch.float64), alone.model.latent_vector(), rtol=0, atol=1e-10
+            torch.tensor(rank[name]["latent"], dtype=torch.float64), targets.latent_of(alone), rtol=0, atol=1e-10
         )
         assert rank[name]["steps"] == alone.step
         for record, expected in zip(rank[name]["history"], alone.history, strict=True):
@@ -331,7 +332,7 @@ def test_unused_parameters(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["unused"]["steps"] == 4
         assert rank["unused"]["latent"] == ranks[0]["unused"]["latent"]
-        *_, sometimes, never = torch.tensor(rank["unused"]["latent"]).split([16, 12, 12])
+        *_, sometimes, never = torch.split(torch.tensor(rank["unused"]["latent"]), [16, 12, 12])
         direct = Detour()
         assert not torch.equal(sometimes[:9], direct.sometimes.weight.detach().flatten())
         assert torch.equal(never[:9], direct.never.weight.detach().flatten())
