@@ -1,8 +1,8 @@
 """The file of a mapped model: its trained numbers, and the recipe that makes weights of them.
 
-One safetensors file holds the latent, the tracked buffers and what a strategy keeps in
-persistent buffers (masks) as tensors, and as metadata, in JSON, the recipe: components with
-their settings and suppliers, seeds, and fingerprints of the target's layout, row scales and
+One safetensors file holds the latent (or what the strategy packs it into), the tracked buffers
+and what a strategy keeps in persistent buffers (masks) as tensors, and as metadata, in JSON, the
+recipe: components with their settings and suppliers, seeds, and fingerprints of the target's layout, row scales and
 base. Neither the base nor any generated weight is in it, so it takes ``4 * latent_dim``
 bytes, those buffers, and about a kilobyte.
 """
@@ -44,9 +44,45 @@ _KINDS: dict[str, type[Component]] = {
 }
 
 
-def write(path: str | Path, model: MappingModel) -> None:
-    """Write a model's file; a file of that name is replaced only by a complete one."""
-    write_tensors(path, model.state_dict(), {KEY: json.dumps(recipe_for(model))})
+_LATENT = "latent"
+_PACKED = "packed."  # before the names of what a strategy packs the latents into
+
+
+def write(path: str | Path, model: MappingModel, *, packed: bool = True) -> None:
+    """Write a model's file; a file of that name is replaced only by a complete one.
+
+    Without `packed` it holds the latent as it trains, of which the strategy may use less.
+    """
+    write_tensors(path, *_content(model, packed=packed))
+
+
+def size_of(model: MappingModel) -> int:
+    """The bytes of the file that `write` would write."""
+    return len(_serialized(*_content(model, packed=True)))
+
+
+def _content(model: MappingModel, *, packed: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors = model.state_dict()
+    if packed and (made := model.generator.pack(model.latents)) is not None:
+        del tensors[_LATENT]
+        tensors |= {_PACKED + name: tensor for name, tensor in made.items()}
+    return tensors, {KEY: json.dumps(recipe_for(model), separators=(",", ":"))}
+
+
+def _take(path: str | Path, model: MappingModel, tensors: Mapping[str, Tensor]) -> None:
+    """Take over a file's tensors, or leave the model as it is."""
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    packed = {name.removeprefix(_PACKED): tensor for name, tensor in tensors.items() if name.startswith(_PACKED)}
+    plain = {name: tensor for name, tensor in tensors.items() if not name.startswith(_PACKED)}
+    try:
+        if not packed:
+            model.load_state_dict(plain)
+            return
+        model.load_state_dict({**plain, _LATENT: before[_LATENT]})
+        model.take_latents(model.generator.unpack(packed))
+    except (RuntimeError, ValueError) as error:
+        model.load_state_dict(before)
+        raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
 
 
 def recipe_for(model: MappingModel) -> dict[str, Any]:
@@ -82,7 +118,7 @@ def differences(path: str | Path, model: MappingModel) -> list[str]:
     """The entries of a file's recipe in which `model` is built otherwise; none if the file is of such a model."""
     recipe, _ = read(path)
     own = json.loads(json.dumps(recipe_for(model)))
-    return [key for key in own if key not in ("version", "components") and own[key] != recipe.get(key)] + [
+    return [key for key in own if key not in ("format", "version", "components") and own[key] != recipe.get(key)] + [
         role
         for role in sorted({*own["components"], *recipe["components"]})
         if _settings(own, role) != _settings(recipe, role)
@@ -95,10 +131,7 @@ def restore(path: str | Path, model: MappingModel) -> None:
         raise FileFormatError(
             f"{path}: was made by a model that differs from this one in {', '.join(differing)}: build it as that was"
         )
-    try:
-        model.load_state_dict(read(path)[1])
-    except RuntimeError as error:
-        raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
+    _take(path, model, read(path)[1])
 
 
 def _settings(recipe: Mapping[str, Any], role: str) -> Any:
@@ -110,6 +143,18 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dic
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write it to")
+    content = _serialized(tensors, metadata)
+    # Not by `tempfile` or `save_file`, whose files nobody else may read, even after the renaming.
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _serialized(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     addresses: set[int] = set()
     own: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -117,14 +162,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dic
         address = tensor.untyped_storage().data_ptr()
         own[name] = tensor.clone() if address in addresses else tensor
         addresses.add(address)
-    # Not by `tempfile` or `save_file`, whose files nobody else may read, even after the renaming.
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(safetensors.torch.save(own, metadata=metadata))
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    content: bytes = safetensors.torch.save(own, metadata=metadata)
+    return content
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -199,10 +238,7 @@ def load(
             f"{path}: was made for a {type(target).__name__} with other base weights: load or seed the "
             "target exactly as it was when the model was built"
         )
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise FileFormatError(f"{path}: is damaged, its tensors are not those of its recipe: {error}") from error
+    _take(path, model, tensors)
     return model
 
 

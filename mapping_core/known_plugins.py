@@ -20,7 +20,7 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "generator": ("finetune",),
     },
     "mapping-plugin-mapping-loss": {"loss": ("mapping", "stability", "smoothness", "alignment")},
-    "mapping-plugin-quantize": {"modulation": ("quantize",), "callback": ("quantize",)},
+    "mapping-plugin-quantize": {"generator": ("quantized",), "callback": ("quantize",)},
     "mapping-plugin-phases": {"phase_policy": ("fixed", "adaptive", "bandit", "sampled")},
     "mapping-plugin-dynamics": {"dynamics_model": ("linear", "subspace", "ols", "dmd", "kalman")},
     "mapping-plugin-gru": {"dynamics_model": ("gru",)},

@@ -171,6 +171,11 @@ class MappingModel(nn.Module):
         pieces = torch.split(latent, list(self._latent_sizes.values()), dim=-1)
         return dict(zip(self._latent_sizes, pieces, strict=True))
 
+    def take_latents(self, latents: Mapping[str, Tensor]) -> None:
+        """Take over latents by name, as `latents` gives them."""
+        with torch.no_grad():
+            self.latent.copy_(torch.cat([latents[name] for name in self._latent_sizes]))
+
     def generate_weights(self, latents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Generate all mapped parameters, by name; under other latents when they are given.
 
@@ -334,6 +339,10 @@ class MappingModel(nn.Module):
         from mapping_core.summary import summarize
 
         return summarize(self)
+
+    def file_bytes(self) -> int:
+        """The bytes of the file that `save` would write now."""
+        return files.size_of(self)
 
     def save(self, path: str | Path) -> None:
         """Write all that trained, and the recipe, to one safetensors file (`mapping_core.files`)."""

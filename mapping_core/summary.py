@@ -36,7 +36,8 @@ def summarize(model: MappingModel, *, width: int = 110) -> str:
         f"{weights:,} weights, {model.latent_dim:,} trainable numbers "
         f"({weights / model.latent_dim:,.1f} weights a number)\n"
         f"strategy {model.strategy.name}, mapper {model.mapper.name}, base {model.base}, seed {model.seed}; "
-        f"mapping state {model.mapping_bytes():,} bytes ({model.mapping_bytes() / max(1, weights):.3f} a weight)",
+        f"mapping state {model.mapping_bytes():,} bytes ({model.mapping_bytes() / max(1, weights):.3f} a weight), "
+        f"file {model.file_bytes():,} bytes",
         highlight=False,
         soft_wrap=True,
     )

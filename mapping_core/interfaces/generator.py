@@ -52,6 +52,21 @@ class Generator(nn.Module, ABC):
         lead = next(iter(latents.values())).ndim - 1
         return {name: weight.narrow(lead, rows[0], rows[1] - rows[0]) for name, weight in chosen.items()}
 
+    def pack(self, latents: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """What a file holds in the latents' place, by a name of your own; None: the latents as they are.
+
+        For latents of which the generator uses less than they hold, such as numbers rounded to a
+        grid. A strategy with another one inside hands this and `unpack` on to it.
+        """
+        return None
+
+    def unpack(self, packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Latents for which the weights are those of the ones that were packed, to the bit.
+
+        Called when persistent buffers have what the file had. Raise `ValueError` for what `pack` did not give.
+        """
+        raise ValueError(f"{type(self).__name__} packs no latents")
+
     @abstractmethod
     def assignment(self) -> dict[str, tuple[str, ...]]:
         """Which parameters each latent feeds, by name; for `MappingModel.summary`."""

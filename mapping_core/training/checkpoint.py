@@ -1,8 +1,9 @@
 """Checkpoints of a run: folders that are either whole or not there.
 
 ``run_dir/checkpoints/step-00000042/`` holds ``model.safetensors``, the trained state as
-`MappingModel.save` writes it, and ``state.safetensors``, everything else that the run goes
-on from. ``run_dir/base.safetensors``, written once a run, holds the target as it was given.
+`MappingModel.save` writes it but for a latent that is never packed, and ``state.safetensors``,
+everything else that the run goes on from. ``run_dir/base.safetensors``, written once a run, holds
+the target as it was given.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def write_checkpoint(folder: Path, model: nn.Module, state: Mapping[str, Any]) -
 
 
 def write_model(path: Path, model: nn.Module) -> None:
-    """Write a model's trained state: a mapped one by its `save`, any other as the tensors of its `state_dict`."""
+    """Write a model's trained state: a mapped one as its `save` does, any other as the tensors of its `state_dict`."""
     model = unwrapped(model)
     if isinstance(model, MappingModel):
-        model.save(path)
+        # Training goes on with all that the latent holds, also where its weights need less of it.
+        files.write(path, model, packed=False)
     else:
         safetensors.torch.save_model(model, str(path))
         path.chmod(path.parent.stat().st_mode & 0o666)  # as any new file, not for its owner alone

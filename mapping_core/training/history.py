@@ -71,7 +71,7 @@ class PhaseRecord:
 
 @define
 class History:
-    """The epochs and the phases of a run, and why it ended.
+    """The epochs and phases of a run, why it ended, and the bytes of a mapped model's file (`save`) at its end.
 
     >>> record = EpochRecord(
     ...     epoch=0, step=9, train={"loss": 0.5}, validation={"loss": 0.6}, learning_rate=0.1, seconds=1.0
@@ -84,6 +84,7 @@ class History:
     epochs: list[EpochRecord] = field(factory=list)
     phases: list[PhaseRecord] = field(factory=list)
     stop_reason: str = ""
+    file_bytes: int | None = None
 
     @property
     def last(self) -> EpochRecord:

@@ -17,7 +17,9 @@ from mapping_core.conversion import structure
 from mapping_core.errors import ConfigError, DataError, MappingError
 from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.loss import Loss
+from mapping_core.model import MappingModel
 from mapping_core.registry import Registry
+from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.arguments import check_loader, check_optimization, make_folders
 from mapping_core.training.batches import Batch, adapt_batch
 from mapping_core.training.beginning import begin
@@ -261,6 +263,8 @@ class MappingTrainer:
                     put_back(loop, state)
                 loop.run()
                 loop.phases.finish()
+                mapped = unwrapped(self.model)
+                self.history.file_bytes = mapped.file_bytes() if isinstance(mapped, MappingModel) else None
                 self.history.stop_reason = self.stop_reason or f"max_epochs={self.config.max_epochs} reached"
                 self.emit("on_fit_end", self)
             except BaseException as error:

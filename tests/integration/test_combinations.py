@@ -26,6 +26,7 @@ FACTORS: dict[str, list[Any]] = {
         "layerwise",
         {"type": "lrd", "rank": 2, "strategy": "layerwise"},
         {"type": "pruned", "strategy": "layerwise"},
+        {"type": "quantized", "strategy": "layerwise"},
         {"type": "finetune", "kind": "deltas", "blocks": ["body"]},
         {"type": "finetune", "kind": "gates"},
     ],

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from mapping_core import ConfigError, GeneratorConfig, MappingModel, MappingTrainer
+from mapping_core import CallbackConfig, ConfigError, GeneratorConfig, MappingModel, MappingTrainer
 from mapping_core.reference.models import CNN2
 from mapping_plugin_layerwise import Grouped, Layerwise
 from mapping_plugin_lrd import Lrd, factorize
 from mapping_plugin_modulation import Finetune
 from mapping_plugin_pruning import Pruned, Pruning, kept, prune
+from mapping_plugin_quantize import Quantized, Quantizing
 
 
 def network() -> nn.Sequential:
@@ -42,6 +44,10 @@ STRATEGIES: dict[str, GeneratorConfig] = {
     "lrd of pruned layerwise": Lrd(rank=4, strategy=Pruned(strategy="layerwise")),
     "pruned deltas": Pruned(strategy=Finetune(kind="deltas")),
     "pruned gates": Pruned(strategy=Finetune()),
+    "quantized layerwise": Quantized(strategy="layerwise", bits=3),
+    "quantized pruned lrd": Quantized(strategy=Pruned(strategy="lrd")),
+    "pruned quantized layerwise": Pruned(strategy=Quantized(strategy="layerwise")),
+    "lrd of quantized": Lrd(rank=4, strategy=Quantized(bits=5)),
 }
 
 
@@ -61,7 +67,9 @@ COMBINATIONS = [(name, options) for name in STRATEGIES for options in OPTIONS if
 def test_trains_saves_and_exports(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     """A few steps change what is generated; file and export then give the same outputs."""
     model = MappingModel(network(), 120, STRATEGIES[name], **options)
-    callbacks = [Pruning(keep=0.4, begin=0.2, end=0.8, every=2)] if "pruned" in name else []
+    callbacks: list[CallbackConfig] = []
+    callbacks += [Pruning(keep=0.4, begin=0.2, end=0.8, every=2)] if "pruned" in name else []
+    callbacks += [Quantizing()] if "quantized" in name else []
     trainer = MappingTrainer(
         model, loader(), max_epochs=5, callbacks=callbacks, seed=0, accelerator="cpu", progress=False
     )
@@ -75,6 +83,7 @@ def test_trains_saves_and_exports(name: str, options: dict[str, Any], tmp_path: 
         model.save(tmp_path / "m")
         loaded = MappingModel.load(tmp_path / "m", network()).eval()
         assert torch.equal(loaded(x), output)
+        assert ("packed.codes" in safetensors.torch.load_file(tmp_path / "m")) == ("quantized" in name)
     assert loaded.strategy == model.strategy
     assert sum(parameter.numel() for parameter in model.parameters()) == 120
     if "pruned" in name:

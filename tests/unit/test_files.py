@@ -16,6 +16,7 @@ from torch import nn
 
 from mapping_core import FileFormatError, MappingModel, Registry, TargetError, UnknownComponentError
 from mapping_core.builtin.mappers import Orthogonal
+from mapping_core.files import restore
 from tests import targets
 
 
@@ -236,3 +237,22 @@ def test_another_supplier_of_the_same_name(file: Path) -> None:
     ) as caught:
         MappingModel.load(file, targets.mlp(), registry=others)
     assert str(caught.value).count(str(file)) == 1
+
+
+def test_a_damaged_file_changes_nothing(file: Path) -> None:
+    """Tensors that do not fit a model's recipe are refused, and the model keeps every number it had."""
+    model = trained(targets.mlp())
+    before = model.latent_vector()
+    with safetensors.safe_open(file, framework="pt") as opened:
+        metadata, latent = opened.metadata(), opened.get_tensor("latent")
+    for tensors in ({"latent": latent[:-1].clone()}, {"packed.codes": latent}, {"latent": latent, "other": latent * 2}):
+        safetensors.torch.save_file(tensors, file, metadata=metadata)
+        with pytest.raises(FileFormatError, match="its tensors are not those of its recipe"):
+            restore(file, model)
+        assert torch.equal(model.latent_vector(), before)
+
+
+def test_file_bytes(file: Path) -> None:
+    """A model knows the size of its file without writing it."""
+    model = MappingModel.load(file, targets.mlp())
+    assert model.file_bytes() == file.stat().st_size

@@ -17,7 +17,7 @@ from torch import nn
 from mapping_core import FileFormatError, MappingModel
 from mapping_core.builtin.mappers import Orthogonal
 from mapping_core.cli import main
-from mapping_core.recipe import read_header
+from mapping_core.recipe import FORMAT, read_header
 from mapping_core.runs import build_target
 from tests import targets
 
@@ -105,7 +105,7 @@ def test_inspect(folder: Path) -> None:
     facts = {line[:12].strip(): line[12:] for line in result.stdout.splitlines()[:10]}
     size = (folder / "model.safetensors").stat().st_size
     assert facts == {
-        "format": "2, written by mapping-core 0.1.0, random numbers of version 1",
+        "format": f"{FORMAT}, written by mapping-core 0.1.0, random numbers of version 1",
         "numbers": "16 trainable, for 88 mapped weights",
         "strategy": "slvt, from mapping-plugin-slvt 0.1.0",
         "mapper": "orthogonal (max_bytes=1000000), from mapping-core 0.1.0",

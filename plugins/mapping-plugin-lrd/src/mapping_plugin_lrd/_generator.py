@@ -154,6 +154,12 @@ class LrdGenerator(Generator):
                 weights[name] = _added_product(base[name], lefts[factors.left.name], rights[factors.right.name])
         return weights
 
+    def pack(self, latents: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return self.inner.pack(latents)
+
+    def unpack(self, packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.inner.unpack(packed)
+
     def assignment(self) -> dict[str, tuple[str, ...]]:
         weight = {factors.left.name: name for name, factors in self.factors.items()}
         rights = {factors.right.name for factors in self.factors.values()}

@@ -99,6 +99,12 @@ class PrunedGenerator(Generator):
             # In place: weights that are kept in evaluation follow its version.
             self.masks.as_dict()[name].copy_(packed(mask & self.mask(name)))
 
+    def pack(self, latents: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return self.inner.pack(latents)
+
+    def unpack(self, packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.inner.unpack(packed)
+
     def assignment(self) -> dict[str, tuple[str, ...]]:
         return self.inner.assignment()
 
