@@ -13,7 +13,8 @@ def gaussian(count: int, bits: int, seed: int = 0) -> list[int]:
     z = torch.randn(count, generator=torch.Generator().manual_seed(seed))
     highest = 2 ** (bits - 1) - 1
     step = 2 * z.abs().mean() / max(highest, 1) ** 0.5
-    return ((z / step).round().clamp(-highest - 1, highest) + highest + 1).int().tolist()
+    codes: list[int] = ((z / step).round().clamp(-highest - 1, highest) + highest + 1).int().tolist()
+    return codes
 
 
 def entropy_bytes(codes: list[int]) -> float:

@@ -41,7 +41,7 @@ class QuantizedGenerator(Generator):
         sizes = self.inner.latent_sizes
         groups = [sum(sizes.values())] if config.groups == "all" else list(sizes.values())
         #: Bits of each group, as configured.
-        self.bits = tuple(_bits(config.bits, sizes)) if config.groups == "latent" else (config.bits,)
+        self.bits = tuple(_bits(config.bits, sizes if config.groups == "latent" else {"all": 0}))
         self.register_buffer("grid", torch.zeros(2, len(groups)))
         numbers = torch.tensor(groups)
         self.register_buffer("_group", torch.arange(len(groups)).repeat_interleave(numbers), persistent=False)
@@ -108,7 +108,7 @@ class QuantizedGenerator(Generator):
 
         Its steps are those of the least error (`fitted`), or LSQ's start for training on.
         """
-        parts = self._joined(latents).split(self._counts)
+        parts = torch.split(self._joined(latents), list(self._counts))
         used = torch.tensor(bits, dtype=torch.float32, device=self.grid.device)
         steps = (
             torch.stack([best_step(part, width) for part, width in zip(parts, bits, strict=True)])

@@ -76,4 +76,5 @@ def best_step(z: Tensor, bits: int) -> Tensor:
     steps = (largest * torch.linspace(1 / 128, 1, 128, device=z.device, dtype=z.dtype))[:, None]
     grid = Grid(steps, torch.full_like(steps, bits))
     errors = (grid.values(grid.integers(z)) - z).square().sum(dim=1)
-    return steps[errors.argmin(), 0]
+    best: Tensor = steps[errors.argmin(), 0]
+    return best
