@@ -21,6 +21,7 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "mapping-plugin-mapping-loss": {"loss": ("mapping", "stability", "smoothness", "alignment")},
     "mapping-plugin-quantize": {"generator": ("quantized",), "callback": ("quantize",)},
+    "mapping-plugin-rebase": {"callback": ("rebase",)},
     "mapping-plugin-phases": {"phase_policy": ("fixed", "adaptive", "bandit", "sampled")},
     "mapping-plugin-dynamics": {"dynamics_model": ("linear", "subspace", "ols", "dmd", "kalman")},
     "mapping-plugin-gru": {"dynamics_model": ("gru",)},

@@ -17,6 +17,7 @@ from mapping_core.checks import check_generator, checked_seed, latent_budget
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
 from mapping_core.errors import BudgetError, ConfigError
+from mapping_core.foldings import Folding, Foldings, foldings_in
 from mapping_core.nesting import suppliers
 from mapping_core.random import RandomStream
 from mapping_core.registry import Registry
@@ -108,7 +109,7 @@ class MappingModel(nn.Module):
         self.roles = rules.portable(target_model)
         budget = latent_budget(latent_dim, self.layout)
         self.latent_dim = int(latent_dim)
-        self.generator = self._build_generator(budget)
+        self.generator = self._build_generator(budget, self.seed, base)
         self._latent_sizes = self.generator.latent_sizes
         check_generator(self.generator, name=self.strategy.name, layout=self.layout, budget=budget)
         # Drawn again from the seed by whoever needs them: neither saved nor sent to other ranks.
@@ -128,6 +129,10 @@ class MappingModel(nn.Module):
             RandomStream(self.seed, purpose=_START).normal(budget).float() if base == "zero" else torch.zeros(budget)
         )
         self.latent = nn.Parameter(start)
+        #: What became a part of the base, by `rebase`.
+        self.foldings = Foldings()
+        #: The seed of the mapping in use: `seed`, until a `rebase`.
+        self.mapping_seed = self.seed
         self._cache = WeightCache()
         self.to(next(iter(self.target.base.as_dict().values())).device)
         self.training = target_model.training
@@ -146,14 +151,14 @@ class MappingModel(nn.Module):
             f"strategy {self.strategy.name!r} maps {', '.join(chosen)} by itself: leave mapped= out", path="mapped"
         )
 
-    def _build_generator(self, budget: int) -> Generator:
+    def _build_generator(self, budget: int, seed: int, base: str) -> Generator:
         context = GeneratorContext(
             layout=self.layout,
             latent_dim=budget,
-            seed=self.seed,
+            seed=seed,
             mapper=self.mapper,
             modulation=self.modulation,
-            base=self.base,
+            base=base,
         )
         return self.strategy.build(context)
 
@@ -285,6 +290,52 @@ class MappingModel(nn.Module):
 
         return run
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def rebase(self, seed: int | None = None) -> None:
+        """Make the present weights the base, and go on with a latent of 0 under a new mapping.
+
+        The weights stay the same to the bit. What was trained is then the list `foldings` and the latent:
+        files hold all of it, and loading repeats the list on the base as it was given, so that the file
+        grows by ``4 * latent_dim`` bytes each time. That base is kept in memory too, 4 bytes a weight more.
+        `seed`, below 2**63, is the new mapping's, by default one above the last.
+
+        Raises `ConfigError` for a strategy that keeps state of its own (masks, grids), with
+        ``share_base=True``, and for a wrong seed.
+        """
+        seed = self.mapping_seed + 1 if seed is None else checked_seed(seed)
+        if max(seed, self.mapping_seed) >= 2**63:
+            raise ConfigError(f"must be below 2**63 where the base moves, got {seed}", path="seed")
+        if self._has_generator_state:
+            raise ConfigError(f"strategy {self.strategy.name!r} keeps state of its own, and its base cannot move")
+        if self.target.shares_base:
+            raise ConfigError("a shared base cannot move: use share_base=False", path="share_base")
+        folding = Folding(self.mapping_seed, self.latent.detach().clone())
+        self.target.move_base(self.generate_weights())
+        self.latent.zero_()
+        self._use_mapping(seed)
+        self.foldings.put([*self.foldings.entries, folding], seed)
+
+    def _use_mapping(self, seed: int, base: str = "current") -> None:
+        """Build the generator anew; a base that moved is there, whatever `base` was at first."""
+        self._cache.clear()
+        self.mapping_seed = seed
+        self.generator = self._build_generator(self.latent.numel(), seed, base).to(self.latent.device)
+        self._tables = UnregisteredBuffers(self.generator)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _replay(self, entries: Sequence[Folding], present: int) -> None:
+        """Move the base as given by these foldings, instead of those there are."""
+        self.target.return_base()
+        base = self.base
+        for entry in entries:
+            self._use_mapping(entry.seed, base)
+            self.target.move_base(self.generate_weights(self._split(entry.latent)))
+            base = "current"
+        self._use_mapping(present, base)
+        self.foldings.put(entries, present)
+
     def recalibrate(self, loader: Iterable[Any], *, batches: int | None = None) -> int:
         """Estimate BatchNorm statistics anew under the present weights; returns the batches used.
 
@@ -309,6 +360,9 @@ class MappingModel(nn.Module):
             plain = prefix + unprefixed(key.removeprefix(prefix))
             if plain != key:
                 state_dict[plain] = state_dict.pop(key)
+        found = foldings_in(state_dict, f"{prefix}foldings.", self.latent)
+        if found or self.foldings.entries:
+            self._replay(*(found or ((), self.seed)))
         # What another model began to track, by `recalibrate`, this one tracks too.
         tracked = prefix + "target.tracked."
         self.target.track(frozenset(key.removeprefix(tracked) for key in state_dict if key.startswith(tracked)))

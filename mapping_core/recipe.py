@@ -18,7 +18,7 @@ from mapping_core.components import KINDS
 from mapping_core.errors import FileFormatError
 
 #: The version of the recipe; a file with a higher one is refused. In 1 there is no `scales`, the hash of the
-#: rows' scales; before 3 the latents are never packed.
+#: rows' scales; before 3 latents are never packed and bases never moved.
 FORMAT = 3
 
 #: The entry of a file's metadata that holds the recipe.

@@ -35,13 +35,19 @@ def summarize(model: MappingModel, *, width: int = 110) -> str:
     console.print(
         f"{weights:,} weights, {model.latent_dim:,} trainable numbers "
         f"({weights / model.latent_dim:,.1f} weights a number)\n"
-        f"strategy {model.strategy.name}, mapper {model.mapper.name}, base {model.base}, seed {model.seed}; "
+        f"strategy {model.strategy.name}, mapper {model.mapper.name}, base {model.base}{_moved(model)}, "
+        f"seed {model.seed}; "
         f"mapping state {model.mapping_bytes():,} bytes ({model.mapping_bytes() / max(1, weights):.3f} a weight), "
         f"file {model.file_bytes():,} bytes",
         highlight=False,
         soft_wrap=True,
     )
     return buffer.getvalue()
+
+
+def _moved(model: MappingModel) -> str:
+    times = len(model.foldings.entries)
+    return f" moved {times} time{'s' * (times > 1)}" if times else ""
 
 
 def _source(spec: ParameterSpec, fed_by: dict[str, str], sizes: dict[str, int], seen: set[str]) -> tuple[str, str]:

@@ -58,6 +58,8 @@ class Target(nn.Module):
         self._always_eval = plan.always_eval
         self.layout = layout
         self.base = TensorTree(own(base_tensors(module, base, seed=seed, layout=layout)), persistent=False)
+        #: The base as it was given, where it has moved since.
+        self.origin = TensorTree({}, persistent=False)
         self.frozen = TensorTree(own({s.name: parameters[s.name] for s in layout.frozen}), persistent=False)
         copies = execution.copy_tensors({spec.name: parameters[spec.name] for spec in layout.trained})
         self.trained = TensorTree({name: nn.Parameter(tensor) for name, tensor in copies.items()}, persistent=True)
@@ -286,7 +288,28 @@ class Target(nn.Module):
 
     def given(self) -> dict[str, Tensor]:
         """Everything that is given and not trained, by name."""
-        return {**self.base.as_dict(), **self.frozen.as_dict(), **self.constants.as_dict(), **self._given_scratch}
+        given = {**self.base.as_dict(), **self.origin.as_dict()}
+        return {**given, **self.frozen.as_dict(), **self.constants.as_dict(), **self._given_scratch}
+
+    @property
+    def shares_base(self) -> bool:
+        """Whether the base is the user's own tensors."""
+        return self._shared
+
+    def move_base(self, weights: Mapping[str, Tensor]) -> None:
+        """Set other weights as the base, and keep what was given."""
+        base = self.base.as_dict()
+        if not self.origin.as_dict():
+            self.origin = TensorTree(execution.copy_tensors(base), persistent=False)
+        for name, tensor in base.items():
+            tensor.copy_(weights[name])
+
+    def return_base(self) -> None:
+        """Set the base to what was given."""
+        base = self.base.as_dict()
+        for name, tensor in self.origin.as_dict().items():
+            base[name].copy_(tensor)
+        self.origin = TensorTree({}, persistent=False)
 
     def give(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what another target of the same architecture was `given`."""
