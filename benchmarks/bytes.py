@@ -93,9 +93,9 @@ class Pruning(Callback):
 
 
 CONFIGURATIONS: dict[str, Mapped | Direct] = {
-    "3.5 KB": Mapped(numbers=8192, bits=3),
-    "8 KB": Mapped(numbers=24_000, bits=3, flips=True),
-    "16 KB": Mapped(numbers=32_768, bits=4, flips=True),
+    "3.5 KB": Mapped(numbers=6_800, bits=3),
+    "8 KB": Mapped(numbers=19_000, bits=3, flips=True),
+    "16 KB": Mapped(numbers=40_000, bits=3, flips=True),
     "float32 latent": Mapped(numbers=2048, bits=None),
     "direct": Direct(),
     "direct, pruned to 10 %": Direct(keep=0.1),
