@@ -9,7 +9,7 @@ import torch
 
 from mapping_core.components import PhasePolicyConfig
 from mapping_core.contexts import PhasePolicyContext
-from mapping_core.training.checkpoint import set_aside, write_base
+from mapping_core.training.checkpoint import clear_unfinished, set_aside, write_base
 from mapping_core.training.engine import loader_length, place, scaler_of
 from mapping_core.training.interruption import Interruption
 from mapping_core.training.loop import Loop
@@ -35,6 +35,7 @@ def begin(
     """The loop of a run, at its first batch or at the point where `checkpoint`, with its `state`, left off."""
     config, run_dir = trainer.config, trainer.config.run_dir
     if run_dir is not None and fabric.is_global_zero:
+        clear_unfinished(run_dir)
         if checkpoint is None:
             set_aside(run_dir)
             write_base(run_dir, trainer.model)

@@ -139,6 +139,13 @@ def checkpoints_in(run_dir: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
+def clear_unfinished(run_dir: Path) -> None:
+    """Remove the files that a killed run had not finished."""
+    for name in (f".{BASE}-*", f".{RESOLVED}-*", f"checkpoints/.{BEST}-*"):
+        for partial in run_dir.glob(name):
+            partial.unlink()
+
+
 def step_of(checkpoint: Path) -> int:
     """The optimiser steps done at a checkpoint."""
     match = _NAME.fullmatch(checkpoint.name)
@@ -161,6 +168,13 @@ def find_checkpoint(resume: str | Path, run_dir: Path | None) -> Path | None:
     if not marker.is_file():
         raise CheckpointError(f"{run_dir} has no best checkpoint: 'best' is known after a first validation")
     return run_dir / "checkpoints" / marker.read_text().strip()
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove a checkpoint; whatever interrupts it, no half of one is left under its name."""
+    going = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+    folder.replace(going)
+    shutil.rmtree(going)
 
 
 def mark_best(checkpoint: Path) -> None:

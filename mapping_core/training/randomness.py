@@ -23,9 +23,10 @@ def random_state(loader: Iterable[Any] = ()) -> dict[str, Any]:
 
     Plain values and tensors on the CPU, whatever device they speak of.
     """
+    version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = cast("tuple[str, Any, int, int, float]", numpy.random.get_state())
     return {
-        "python": random.getstate(),
+        "python": (version, torch.tensor(words), gauss),
         "numpy": (str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -35,7 +36,8 @@ def random_state(loader: Iterable[Any] = ()) -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any], loader: Iterable[Any] = ()) -> None:
     """Put back what `random_state` took; devices that are not here are left out."""
-    random.setstate(state["python"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
     numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])

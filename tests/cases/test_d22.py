@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mapping_core import Callback, DataError, MappingModel, MappingTrainer
 from mapping_core.training.distributed import check_ranks_agree
 from tests import targets
-from tests.ranks import RANKS, on_two_ranks
+from tests.processes import RANKS, on_two_ranks
 
 BATCHES = (5, 3)
 

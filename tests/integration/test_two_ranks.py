@@ -18,7 +18,7 @@ from mapping_core.builtin.losses.auto import AutoLoss
 from mapping_core.interfaces.loss import LossStep
 from mapping_core.training.checkpoint import checkpoints_in
 from tests import targets
-from tests.ranks import RANKS, on_two_ranks
+from tests.processes import RANKS, on_two_ranks
 
 
 class Tokens(nn.Module):

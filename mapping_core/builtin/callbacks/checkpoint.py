@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mapping_core.errors import ConfigError
 from mapping_core.interfaces.callback import Callback
-from mapping_core.training.checkpoint import checkpoints_in, mark_best, step_of
+from mapping_core.training.checkpoint import checkpoints_in, mark_best, remove_checkpoint, step_of
 
 if TYPE_CHECKING:
     from mapping_core.builtin.callbacks import Checkpoint
@@ -52,12 +51,13 @@ class CheckpointCallback(Callback):
     def on_checkpoint(self, trainer: MappingTrainer, path: Path) -> None:
         if not trainer.is_first_rank:
             return
-        if step_of(path) == self._best_step:
-            mark_best(path)
+        best = path.with_name(f"step-{self._best_step:08d}")
+        if best.is_dir():  # marked each time: a run may have been killed before it was
+            mark_best(best)
         *older, _ = checkpoints_in(self._run_dir)
         for each in older[: len(older) + 1 - self._config.keep_last]:
             if step_of(each) != self._best_step:
-                shutil.rmtree(each)
+                remove_checkpoint(each)
 
     def _monitored(self, record: EpochRecord) -> float | None:
         metrics, name = record.metrics(), self._config.monitor
