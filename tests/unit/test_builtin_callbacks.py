@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 from mapping_core import Callback, ConfigError, DataError, MappingModel, MappingTrainer
 from mapping_core.builtin.callbacks import Checkpoint, EarlyStopping, Log, ProgressBar
 from mapping_core.builtin.callbacks.early_stopping import EarlyStoppingCallback
 from mapping_core.builtin.callbacks.progress import ProgressCallback, _span
 from mapping_core.contexts import CallbackContext
+from mapping_core.training import checkpoint
 from mapping_core.training.checkpoint import checkpoints_in, read_checkpoint, write_checkpoint
 from mapping_core.training.history import EpochRecord
 from tests import targets
@@ -177,11 +179,11 @@ def test_write_checkpoint_is_whole_or_not_there(tmp_path: Path, monkeypatch: pyt
     assert write_checkpoint(folder, model, {"a": 2}) == folder
     assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "state.safetensors"]
 
-    def fails(self: MappingModel, path: Path) -> None:
+    def fails(path: Path, model: nn.Module) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(MappingModel, "save", fails)
+        patch.setattr(checkpoint, "write_model", fails)
         with pytest.raises(KeyboardInterrupt):
             write_checkpoint(folder, model, {"a": 3})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
