@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -26,12 +28,34 @@ def pretrained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return module.eval(), x, labels
 
 
-@pytest.mark.parametrize("strategy", Registry.discover().generators.names())
-@pytest.mark.parametrize("mapper", Registry.discover().mappers.names())
+STRATEGIES: list[object] = [
+    "slvt",
+    "layerwise",
+    {"type": "grouped", "groups": {"first": ["0"], "rest": ["*"]}},
+    {"type": "lrd", "rank": 2},
+    {"type": "pruned", "strategy": "layerwise"},
+    {"type": "quantized", "strategy": "layerwise"},
+    {"type": "finetune", "kind": "gates"},
+    {"type": "finetune", "kind": "deltas", "blocks": ["0"]},
+]
+MAPPERS = [name for name in Registry.discover().mappers.names() if name != "trajectory"]  # which needs a file
+OPTIONS: list[dict[str, object]] = [{"trained": "6"}, {"mapped": nn.Linear}, {"lazy": True}, {"buffers": "tracked"}]
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"trained": "6"}, {"mapped": nn.Linear}, {"lazy": True}, {"buffers": "tracked"}]
+    ("strategy", "mapper", "options"),
+    [
+        *((strategy, "srht", {}) for strategy in STRATEGIES),
+        *(("layerwise", mapper, {}) for mapper in MAPPERS),
+        *(
+            (strategy, "srht", options)
+            for strategy in ("layerwise", STRATEGIES[3], STRATEGIES[4])
+            for options in OPTIONS
+        ),
+    ],
+    ids=str,
 )
-def test_starts_as_the_pretrained_network(strategy: str, mapper: str, options: dict[str, object]) -> None:
+def test_starts_as_the_pretrained_network(strategy: Any, mapper: str, options: dict[str, object]) -> None:
     """Before step 1 outputs, hence accuracy, are the pretrained ones exactly, whatever is configured."""
     module, x, labels = pretrained()
     assert (module(x).argmax(1) == labels).float().mean() > 0.9
