@@ -265,6 +265,17 @@ def test_progress_bar(batches: Any) -> None:
     assert ("failed" in text) == (batches is not None)
 
 
+def test_the_bar_goes_on_where_the_run_does() -> None:
+    """A resumed run's bar begins at its step, so its rate is of steps that were made."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    callback, trainer = ProgressCallback(console), trainer_of()
+    trainer.step = 3
+    callback.on_fit_start(trainer)
+    assert callback._bar is not None
+    assert [(task.completed, task.total) for task in callback._bar.tasks] == [(3, 6)]
+    callback.on_fit_end(trainer)
+
+
 def test_defaults_make_way() -> None:
     """A default callback is there unless one of its kind, as object, name or component, is given."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from mapping_core import Callback, ConfigError, DataError, MappingModel, MappingTrainer, find_learning_rate
 from mapping_core.training.randomness import random_state
 from tests import targets
+from tests.ranks import RANKS, on_two_ranks
 from tests.targets import trainer_of
 
 
@@ -185,6 +187,28 @@ def test_accumulation_is_the_trainers() -> None:
     single = find_learning_rate(trainer_of(None, targets.loader(24, batch_size=24)), steps=10)
     several = find_learning_rate(trainer_of(None, targets.loader(24, batch_size=7), accumulate=4), steps=10)
     assert several.losses == pytest.approx(single.losses, rel=1e-4)
+
+
+def search_of(batch_size: int, devices: int) -> list[list[float]]:
+    """Rates and losses of a search on one rank or several, in float64."""
+    x, y = targets.rows(32)
+    loader = DataLoader(TensorDataset(x.double(), y), batch_size=batch_size, shuffle=True)
+    search = find_learning_rate(trainer_of(None, loader, precision="64-true", devices=devices), steps=20, highest=1.0)
+    return [list(search.rates), list(search.losses)]
+
+
+def on_a_rank(folder: Path) -> list[list[float]]:
+    """What `test_two_ranks` runs on each."""
+    return search_of(4, devices=RANKS)
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """On two ranks a search is that of one process with the doubled batch, and both ranks know the same losses."""
+    first, second = on_two_ranks("tests.unit.test_learning_rate:on_a_rank", tmp_path)
+    alone = search_of(8, devices=1)
+    assert first == second
+    assert first[0] == alone[0]
+    assert first[1] == pytest.approx(alone[1], rel=1e-10)
 
 
 def test_a_loss_that_never_falls_has_no_suggestion() -> None:

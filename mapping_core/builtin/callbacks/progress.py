@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mapping_core.training.trainer import MappingTrainer
 
 
+_SECONDS_BETWEEN_UPDATES = 0.1
+
+
 class RateColumn(ProgressColumn):
     """Steps a second, over the last half minute."""
 
@@ -44,7 +47,7 @@ class ProgressCallback(Callback):
         self._console = console or Console(stderr=True)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._first_step, self._started = 0, 0.0
+        self._first_step, self._started, self._next_update = 0, 0.0, 0.0
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
         self._first_step, self._started = trainer.step, time.perf_counter()
@@ -63,8 +66,11 @@ class ProgressCallback(Callback):
         self._task = self._bar.add_task("training", total=trainer.total_steps, completed=trainer.step)
 
     def on_batch_end(self, trainer: MappingTrainer, record: StepRecord) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=record.step, description=f"epoch {record.epoch + 1}")
+        # A bar is drawn ten times a second; telling it of each step would cost more than all else that is done for one.
+        if self._bar is None or self._task is None or time.perf_counter() < self._next_update:
+            return
+        self._next_update = time.perf_counter() + _SECONDS_BETWEEN_UPDATES
+        self._bar.update(self._task, completed=record.step, description=f"epoch {record.epoch + 1}")
 
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
         if not trainer.is_first_rank:
