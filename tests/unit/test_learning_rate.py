@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from mapping_core import Callback, ConfigError, DataError, MappingModel, MappingTrainer, find_learning_rate
 from mapping_core.training.randomness import random_state
 from tests import targets
-from tests.ranks import RANKS, on_two_ranks
+from tests.processes import RANKS, on_two_ranks
 from tests.targets import trainer_of
 
 
