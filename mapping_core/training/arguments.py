@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from mapping_core.errors import ConfigError, DataError, TargetError
@@ -26,9 +26,14 @@ def make_folders(run_dir: Path | None) -> None:
 
 
 def check_loader(loader: Any, name: str, empty: str) -> None:
-    """Raise `DataError` for what is no loader, and for one that says it has no batch."""
-    if not hasattr(loader, "__iter__"):
-        raise DataError(f"{name} must be an iterable of batches, got {type(loader).__name__}")
+    """Raise `DataError` for what is no loader, and for one that says it has no batch.
+
+    A tensor can be iterated too, but gives samples, and a network would take each for a batch. So does a data set.
+    """
+    if not hasattr(loader, "__iter__") or isinstance(loader, Tensor):
+        raise DataError(
+            f"{name} must be an iterable of batches, got {type(loader).__name__}: pass a DataLoader or a list"
+        )
     if loader_length(loader) == 0:
         raise DataError(f"{name} is empty: {empty}")
 

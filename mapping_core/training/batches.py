@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import define
@@ -47,6 +47,22 @@ def adapt_batch(batch: Any) -> Batch:
         + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")
         + ": change the data set, or pass batch_adapter="
     )
+
+
+def adapted_inputs(adapter: Callable[[Any], Any], batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The inputs of a batch by an adapter, which is asked whatever the batch's form."""
+    adapted = checked(adapter(batch))
+    return adapted.args, adapted.kwargs
+
+
+def checked(batch: Any) -> Batch:
+    """What a batch adapter returned; raises `DataError` if that is no `Batch`."""
+    if not isinstance(batch, Batch):
+        raise DataError(
+            "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
+            f"{type(batch).__name__}"
+        )
+    return batch
 
 
 def inputs_of(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from mapping_core.errors import ConfigError, DataError
 from mapping_core.interfaces.loss import Loss
 from mapping_core.training.agreement import gathered
 from mapping_core.training.averages import Averages
-from mapping_core.training.batches import Batch, inputs_of
+from mapping_core.training.batches import Batch
 from mapping_core.training.modes import evaluation_mode
 from mapping_core.training.steps import forward_step
 
@@ -55,7 +55,12 @@ def evaluate(
 
 
 @torch.no_grad()
-def predict(model: nn.Module, forward: Callable[..., Any], batches: Iterator[Any]) -> Any:
+def predict(
+    model: nn.Module,
+    forward: Callable[..., Any],
+    batches: Iterator[Any],
+    inputs_of: Callable[[Any], tuple[tuple[Any, ...], Mapping[str, Any]]],
+) -> Any:
     """The outputs for all inputs, on the CPU: tensors joined along their first dimension, in the output's own nest."""
     with evaluation_mode(model):
         outputs = []
@@ -72,6 +77,8 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     if not isinstance(metrics, Mapping):
         raise ConfigError(f"must be a mapping from names to metrics, got {type(metrics).__name__}", path="metrics")
     for name, metric in metrics.items():
+        if name == "loss":
+            raise ConfigError("is the name of the loss itself: give the metric another", path="metrics['loss']")
         missing = [each for each in ("reset", "update", "compute") if not callable(getattr(metric, each, None))]
         if missing:
             raise ConfigError(

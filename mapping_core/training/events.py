@@ -1,7 +1,8 @@
-"""Calling callbacks: the overridden methods of each event, collected once, when training starts."""
+"""Calling callbacks: the overridden methods of each event, collected once, when a trainer is made."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class Events:
                     path="callbacks",
                 )
             keys.add(callback.state_key)
+            _check_names(callback)
         self.listeners: dict[str, tuple[Callable[..., None], ...]] = {
             event: tuple(
                 getattr(callback, event)
@@ -55,3 +57,17 @@ class Events:
             except Exception as error:
                 owner = type(getattr(listener, "__self__", listener)).__name__
                 raise CallbackError(f"callback {owner} failed in {event}: {type(error).__name__}: {error}") from error
+
+
+def _check_names(callback: Callback) -> None:
+    """Refuse a method that is named as an event and is none: it would never be called, and nobody would know."""
+    unknown = [name for name in dir(type(callback)) if name.startswith("on_") and name not in EVENTS]
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], EVENTS, n=1)
+    raise ConfigError(
+        f"{type(callback).__name__}.{unknown[0]} is no event of this trainer, and would never be called; "
+        + (f"did you mean {near[0]!r}? " if near else "")
+        + f"(events: {', '.join(EVENTS)})",
+        path="callbacks",
+    )

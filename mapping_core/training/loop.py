@@ -107,6 +107,10 @@ class Loop:
             self._closed = True
         self.buffers.average(self.fabric)
         train = self._train_means()
+        if self.averages.items == 0 and self._refusals:
+            raise NonFiniteError(
+                f"no batch of epoch {trainer.epoch} had a finite loss: check the data, or lower learning_rate"
+            )
         if self.averages.items == 0:
             raise DataError(
                 f"train_loader gave nothing to train on in epoch {trainer.epoch}: it has no batch with items"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy
@@ -45,6 +46,16 @@ def set_random_state(state: dict[str, Any], loader: Iterable[Any] = ()) -> None:
         torch.cuda.set_rng_state(device_state, index)
     for generator, own in zip(_generators_of(loader), state["loader"], strict=False):
         generator.set_state(own)
+
+
+@contextmanager
+def undisturbed(loader: Iterable[Any] = ()) -> Iterator[None]:
+    """Put all generators back afterwards, for what only looks on."""
+    before = random_state(loader)
+    try:
+        yield
+    finally:
+        set_random_state(before, loader)
 
 
 def _generators_of(loader: Iterable[Any]) -> list[torch.Generator]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 import mapping_core
-from mapping_core.errors import CheckpointError
+from mapping_core.errors import CallbackError, CheckpointError, MappingError
 from mapping_core.interfaces.phase_policy import Phase
 from mapping_core.training.agreement import gathered
 from mapping_core.training.checkpoint import restore_model
@@ -100,6 +100,14 @@ def put_back(loop: Loop, state: dict[str, Any]) -> None:
     """The callbacks' states and the random state, when everything that could touch them has been made."""
     for callback in loop.trainer.callbacks:
         if callback.state_key in state["callbacks"]:
-            callback.load_state_dict(state["callbacks"][callback.state_key])
+            try:
+                callback.load_state_dict(state["callbacks"][callback.state_key])
+            except MappingError:
+                raise
+            except Exception as error:
+                raise CallbackError(
+                    f"callback {type(callback).__name__} failed to take its state {callback.state_key!r} back from the "
+                    f"checkpoint: {type(error).__name__}: {error}"
+                ) from error
     if loop.fabric.global_rank < len(state["ranks"]):  # a rank more than there were draws what no other does
         set_random_state(state["ranks"][loop.fabric.global_rank]["random"], loop.loader)

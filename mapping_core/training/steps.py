@@ -11,16 +11,12 @@ from mapping_core.errors import DataError
 from mapping_core.interfaces.loss import LossStep
 from mapping_core.model import MappingModel
 from mapping_core.target.wrappers import unwrapped
-from mapping_core.training.batches import Batch
+from mapping_core.training.batches import checked
 
 
 def forward_step(model: nn.Module, forward: Callable[..., Any], batch: Any) -> LossStep:
     """Run `forward`, which is `model` in its precision, on what a batch adapter returned."""
-    if not isinstance(batch, Batch):
-        raise DataError(
-            "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
-            f"{type(batch).__name__}"
-        )
+    batch = checked(batch)
     plain = unwrapped(model)
 
     def evaluate(latents: Mapping[str, Tensor]) -> Any:

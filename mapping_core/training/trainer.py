@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from mapping_core.model import MappingModel
 from mapping_core.registry import Registry
 from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.arguments import check_loader, check_optimization, make_folders
-from mapping_core.training.batches import Batch, adapt_batch
+from mapping_core.training.batches import Batch, adapt_batch, adapted_inputs, inputs_of
 from mapping_core.training.beginning import begin
 from mapping_core.training.checkpoint import find_checkpoint, read_checkpoint
 from mapping_core.training.config import TrainerConfig
@@ -31,7 +33,7 @@ from mapping_core.training.events import Events
 from mapping_core.training.history import History
 from mapping_core.training.interruption import Interruption
 from mapping_core.training.modes import all_modules
-from mapping_core.training.randomness import seed_everything
+from mapping_core.training.randomness import seed_everything, undisturbed
 from mapping_core.training.resumption import put_back
 from mapping_core.training.sampling import set_epoch, with_own_order
 from mapping_core.training.state import check_plain
@@ -175,6 +177,7 @@ class MappingTrainer:
         #: Why the run is to end; empty while it is not.
         self.stop_reason = ""
         self._requested = False
+        self._running = False
         #: Batches an epoch, where the loader says it; known when training starts.
         self.epoch_length: int | None = None
 
@@ -240,6 +243,10 @@ class MappingTrainer:
         or gradient (before the optimiser sees it), `CheckpointError` where a run cannot go
         on, and what callbacks raise as `CallbackError`.
         """
+        if self._running:
+            raise MappingError(
+                "fit is at work already: a callback ends a run by trainer.stop(reason), and cannot nest one"
+            )
         check_loader(self.train_loader, "train_loader", "it has no batch to train on")
         if self.val_loader is not None:
             check_loader(self.val_loader, "val_loader", "pass val_loader=None to train without validation")
@@ -255,6 +262,7 @@ class MappingTrainer:
             check_plain({each.state_key: each.state_dict() for each in self.callbacks}, "the state of callback ")
         if not any(module.training for module in all_modules(self.model)):
             self.model.train()
+        self._running = True
         with Interruption() as interruption:
             try:
                 loop = begin(self, fabric, interruption, checkpoint, state)
@@ -273,6 +281,8 @@ class MappingTrainer:
                 except MappingError as second:  # what ended the run is what the user must see
                     error.add_note(str(second))
                 raise
+            finally:
+                self._running = False
         return self.history
 
     def validate(self, loader: Iterable[Any] | None = None) -> dict[str, float]:
@@ -289,17 +299,26 @@ class MappingTrainer:
     def predict(self, loader: Iterable[Any]) -> Any:
         """The outputs for all inputs of `loader`, in evaluation mode, on the CPU.
 
-        `loader` yields what training loaders do, or bare inputs. Tensors are joined along their
-        first dimension, in the nest that the target returns; several ranks each predict all.
+        `loader` yields what training loaders do, or bare inputs; a `batch_adapter` of
+        your own gets its batches. Tensors are joined along their first dimension, in the nest that
+        the target returns; several ranks each predict all.
 
         >>> from mapping_core import MappingModel
         >>> trainer = MappingTrainer(MappingModel(nn.Linear(8, 2), 8, "slvt"), [], progress=False)
         >>> trainer.predict([torch.zeros(5, 8), torch.zeros(3, 8)]).shape
         torch.Size([8, 2])
         """
+        check_loader(loader, "the loader to predict", "it has no batch")
         fabric = self.start_fabric()
         place(fabric, self.model)
-        return predict(self.model, forward_of(fabric, self.model), (fabric.to_device(batch) for batch in loader))
+        own = self.batch_adapter is not adapt_batch
+        with self._looking_on(loader):
+            return predict(
+                self.model,
+                forward_of(fabric, self.model),
+                (fabric.to_device(batch) for batch in loader),
+                partial(adapted_inputs, self.batch_adapter) if own else inputs_of,
+            )
 
     def evaluate(self, fabric: Fabric, loader: Iterable[Any], what: str) -> dict[str, float]:
         """`validate` on a model that is in its place."""
@@ -318,10 +337,16 @@ class MappingTrainer:
         )
 
     def _evaluate_alone(self, loader: Iterable[Any], what: str) -> dict[str, float]:
+        check_loader(loader, f"the {what} loader", "it has no batch")
         fabric = self.start_fabric()
         place(fabric, self.model)
         place(fabric, self.loss)
-        return self.evaluate(fabric, loader, what)
+        with self._looking_on(loader):
+            return self.evaluate(fabric, loader, what)
+
+    def _looking_on(self, loader: Iterable[Any]) -> AbstractContextManager[None]:
+        """What a callback looks at while training runs does not change the run."""
+        return undisturbed(loader) if self._running else nullcontext()
 
     def start_fabric(self) -> Fabric:
         """The Fabric of this trainer, made and launched where none was given."""

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
-from mapping_core import Callback, CallbackError, ConfigError, DataError, MappingTrainer
+from mapping_core import Callback, CallbackError, ConfigError, DataError, MappingError, MappingModel, MappingTrainer
 from mapping_core.builtin.callbacks import EarlyStopping
 from mapping_core.training.events import EVENTS, Events
 from tests import targets
@@ -40,6 +41,69 @@ def test_events_in_order(tmp_path: Path) -> None:
     first = list(EPOCH)
     first.insert(1, "on_phase_change")
     assert recorder.seen == ["on_fit_start", *first, "on_checkpoint", *EPOCH, "on_checkpoint", "on_fit_end"]
+
+
+def test_a_run_inside_a_run_is_refused() -> None:
+    """A callback that calls `fit` gets an error, and the run it is in is not mixed up; afterwards `fit` works again."""
+
+    class Nests(Callback):
+        def on_epoch_end(self, trainer: MappingTrainer, record: Any) -> None:
+            trainer.fit()
+
+    trainer = trainer_of(callbacks=[nests := Nests()])
+    with pytest.raises(MappingError, match="fit is at work already"):
+        trainer.fit()
+    trainer.callbacks.remove(nests)
+    assert len(trainer_of(trainer.model).fit()) == 2
+    assert not trainer._running
+
+
+def test_looking_on_changes_nothing() -> None:
+    """A callback that validates and predicts whenever it can leaves every number of the run as it is."""
+
+    class Looks(Callback):
+        def on_batch_end(self, trainer: MappingTrainer, record: Any) -> None:
+            trainer.validate()
+            trainer.predict(targets.loader(8, shuffle=True))
+
+    def history(*callbacks: Callback) -> Any:
+        target = nn.Sequential(targets.mlp(), nn.Dropout(0.5))
+        model = MappingModel(target, 16)
+        return trainer_of(model, targets.loader(), targets.loader(8, shuffle=True), callbacks=callbacks).fit()
+
+    assert [(r.train, r.validation) for r in history(Looks())] == [(r.train, r.validation) for r in history()]
+
+
+def test_a_method_that_is_no_event_is_refused() -> None:
+    """A name of another framework would never be called, so it is an error that knows a near one."""
+
+    class Foreign(Callback):
+        def on_train_batch_end(self, trainer: MappingTrainer, record: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"Foreign\.on_train_batch_end is no event.*did you mean 'on_batch_end'"):
+        trainer_of(callbacks=[Foreign()])
+
+
+def test_a_state_that_cannot_be_taken_back_is_named(tmp_path: Path) -> None:
+    """An exception while a callback takes its state back says whose state it is."""
+
+    class Fails(Callback):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise KeyError("count")
+
+    trainer_of(callbacks=[Fails()], run_dir=tmp_path).fit()
+    with pytest.raises(CallbackError, match=r"callback Fails failed to take its state .* back .*KeyError: 'count'"):
+        trainer_of(callbacks=[Fails()], run_dir=tmp_path, max_epochs=3).fit(resume="last")
+
+
+def test_an_early_stop_holds_over_a_restart(tmp_path: Path) -> None:
+    """A run that had stopped does not add an epoch each time it is resumed; with more patience it goes on."""
+
+    def epochs(patience: int, resume: str | None) -> int:
+        stopping = EarlyStopping(monitor="train_loss", patience=patience, min_delta=1e9)
+        return len(trainer_of(callbacks=[stopping], run_dir=tmp_path, max_epochs=9).fit(resume=resume))
+
+    assert [epochs(2, None), epochs(2, "last"), epochs(2, "last"), epochs(4, "last")] == [3, 3, 3, 5]
 
 
 def test_an_error_is_an_event() -> None:

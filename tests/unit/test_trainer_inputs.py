@@ -199,3 +199,29 @@ def test_refusals(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_is_no_loader() -> None:
+    """What gives samples instead of batches is refused by every method that takes a loader."""
+    x, y = targets.rows(8)
+    for use in ("predict", "validate", "test"):
+        for wrong in (x, TensorDataset(x, y)):
+            with pytest.raises(DataError, match="must be an iterable of batches, got Tensor"):
+                getattr(trainer_of(MappingModel(targets.mlp(), 16)), use)(wrong)
+
+
+def test_predictions_are_of_what_the_own_batch_adapter_finds() -> None:
+    """A form of batches that a trainer was told of is known to `predict` too."""
+    x, y = targets.rows(8)
+    batches = [{"image": x, "number": y}]
+    trainer = trainer_of(
+        MappingModel(targets.mlp(), 16), batches, batch_adapter=lambda b: Batch((b["image"],), {}, b["number"])
+    )
+    trainer.fit()
+    assert torch.equal(trainer.predict(batches), trainer.model.eval()(x).detach())
+
+
+def test_a_metric_cannot_take_the_name_of_the_loss() -> None:
+    """The loss is reported, whatever metrics are called."""
+    with pytest.raises(ConfigError, match="is the name of the loss itself"):
+        trainer_of(MappingModel(targets.mlp(), 16), metrics={"loss": object()})

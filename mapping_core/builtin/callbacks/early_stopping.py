@@ -21,6 +21,7 @@ class EarlyStoppingCallback(Callback):
         self.config = config
         self.best: float | None = None
         self.bad_epochs = 0
+        self._trainer: MappingTrainer | None = None
 
     @property
     def state_key(self) -> str:
@@ -31,9 +32,10 @@ class EarlyStoppingCallback(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.bad_epochs = state["best"], state["bad_epochs"]
+        self._stop_if_due()  # a run that was stopped stays so when it is resumed, unless patience is greater now
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
-        self.best, self.bad_epochs = None, 0
+        self.best, self.bad_epochs, self._trainer = None, 0, trainer
 
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
         metrics = record.metrics()
@@ -47,8 +49,11 @@ class EarlyStoppingCallback(Callback):
             self.best, self.bad_epochs = value, 0
             return
         self.bad_epochs += 1
-        if self.bad_epochs >= self.config.patience:
-            trainer.stop(
+        self._stop_if_due()
+
+    def _stop_if_due(self) -> None:
+        if self._trainer is not None and self.bad_epochs >= self.config.patience:
+            self._trainer.stop(
                 f"early stopping: {self.config.monitor} has not improved on {self.best} for {self.bad_epochs} epochs"
             )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogCallback(Callback):
-    """One event for the start, each epoch, change of phase and checkpoint, and the end; from the first rank alone."""
+    """Events for start, epochs, changes of phase, checkpoints and the end, also by an error; from the first rank alone."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self._path = None if run_dir is None else run_dir / "log.jsonl"
@@ -49,6 +49,9 @@ class LogCallback(Callback):
 
     def on_fit_end(self, trainer: MappingTrainer) -> None:
         self._write(trainer, "fit_end", step=trainer.step, reason=trainer.history.stop_reason)
+
+    def on_exception(self, trainer: MappingTrainer, error: BaseException) -> None:
+        self._write(trainer, "exception", step=trainer.step, error=type(error).__name__, message=str(error))
 
     def _write(self, trainer: MappingTrainer, event: str, **values: Any) -> None:
         if not trainer.is_first_rank:
