@@ -25,7 +25,8 @@ class BufferGuard:
     def __init__(self, model: nn.Module) -> None:
         self._model = unwrapped(model)
         self._kept: dict[str, Tensor] = {}
-        self._none = sum(buffer.numel() for buffer in self._present().values()) > _MOST_NUMBERS
+        # Looking for them takes longer than copying them, so a model without any is asked once.
+        self._none = not 0 < sum(buffer.numel() for buffer in self._present().values()) <= _MOST_NUMBERS
 
     def _present(self) -> dict[str, Tensor]:
         model = self._model

@@ -114,7 +114,8 @@ class GradientWindow:
     def clip(self) -> float:
         """Clip as configured; returns the norm before, which is not finite if any number is not."""
         grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
+        # A latent is one tensor, whose norm needs no list of norms.
+        norm = torch.linalg.vector_norm(grads[0]) if len(grads) == 1 else torch.nn.utils.get_total_norm(grads)
         value = float(norm)
         if self._clip_value is not None:
             torch.nn.utils.clip_grad_value_(self._parameters, self._clip_value)

@@ -22,7 +22,7 @@ HEAD = 'target = "cnn"\ndata = "digits"\nlatent_dim = 64\nmodulation = "srht"\n'
         ('[trainer]\nmax_epochs = "3"\n', r"trainer\.max_epochs: expected an integer, got '3' \(str\)"),
         ("[trainer]\nmax_epochs = 2.0\n", r"trainer\.max_epochs: expected an integer, got 2\.0 \(float\)"),
         ("[trainer]\nmax_epochs = true\n", r"trainer\.max_epochs: expected an integer, got True \(bool\)"),
-        ('mapper = "shrt"\n', r"mapper: no mapper named 'shrt' is installed \(.*srht\); did you mean 'srht'\?"),
+        ('mapper = "shrt"\n', r"mapper: no mapper named 'shrt' is installed \(.*srht.*\); did you mean 'srht'\?"),
         ('[mapper]\ntype = "shrt"\n', r"mapper\.type: no mapper named 'shrt' .*did you mean 'srht'\?"),
         ('[mapper]\ntype = "srht"\nsead = 3\n', r"mapper\.sead: unknown key"),
     ],
