@@ -20,12 +20,17 @@ def epoch_batches(loader: Iterable[Any], epoch: int, *, skip: int, began_with: d
     but its samplers and workers then are where they were.
     """
     set_epoch(loader, epoch)
+    sampler = getattr(loader, "batch_sampler", None)
+    ours = sampler if isinstance(sampler, EpochBatches) else None
+    if ours is not None:
+        ours.skip = 0
     if not skip:
         return iter(loader)
     now = random_state(loader)
-    sampler = getattr(loader, "batch_sampler", None)
-    if isinstance(loader, DataLoader) and isinstance(sampler, EpochBatches) and loader.num_workers == 0:
-        batches = _skipping(loader, sampler, skip)
+    batches: Iterator[Any]
+    if ours is not None and isinstance(loader, DataLoader) and loader.num_workers == 0:
+        ours.skip = skip  # until the next epoch sets it
+        batches = iter(loader)
     else:
         set_random_state(began_with, loader)
         batches = iter(loader)
@@ -33,16 +38,3 @@ def epoch_batches(loader: Iterable[Any], epoch: int, *, skip: int, began_with: d
             next(batches, None)
     set_random_state(now, loader)
     return batches
-
-
-def _skipping(loader: Iterable[Any], sampler: EpochBatches, skip: int) -> Iterator[Any]:
-    sampler.skip = skip
-    batches = iter(loader)
-    return _restoring(batches, sampler)
-
-
-def _restoring(batches: Iterator[Any], sampler: EpochBatches) -> Iterator[Any]:
-    try:
-        yield from batches
-    finally:
-        sampler.skip = 0

@@ -41,7 +41,8 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         "order_seed": loop.order_seed,
         "accumulate": loop.trainer.config.accumulate,
         "ranks": gathered(loop.fabric, own),
-        "optimizer_type": type(loop.optimizer).__name__,
+        "optimizer_type": _type_name(loop.optimizer),
+        "scheduler_type": _type_name(loop.scheduler),
         **loop.training_state(),
         "phases": loop.phases.state_dict(),
         "history": {
@@ -78,9 +79,21 @@ def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
         raise CheckpointError(
             f"{checkpoint}: was written by mapping-core {state.get('version')}, in a form this version cannot read"
         )
-    own = type(loop.optimizer).__name__
-    if state["optimizer_type"] != own:
-        raise CheckpointError(f"{checkpoint}: was written with {state['optimizer_type']}, this run has {own}")
+    for name, own in (("optimizer_type", loop.optimizer), ("scheduler_type", loop.scheduler)):
+        then, now = state[name], _type_name(own)
+        if then != now and now is not None and then is not None:
+            raise CheckpointError(f"{checkpoint}: was written with {then}, this run has {now}")
+    sizes, own_sizes = (
+        [len(group["params"]) for group in groups]
+        for groups in (state["optimizer"]["param_groups"], loop.optimizer.param_groups)
+    )
+    if sizes != own_sizes:
+        raise CheckpointError(
+            f"{checkpoint}: its {state['optimizer_type']} held {sizes} parameters in its groups, this run's has "
+            f"{own_sizes}: make it of the same"
+        )
+    if differing := sorted(set(state["loss"]) ^ set(loop.trainer.loss.state_dict())):
+        raise CheckpointError(f"{checkpoint}: this run's loss is another one, they differ in {', '.join(differing)}")
     ranks = state["ranks"]
     if not any(rank["batch"] for rank in ranks):
         return
@@ -94,6 +107,10 @@ def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
             f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
             "resume from an epoch's end, or as the run was"
         )
+
+
+def _type_name(made: Any) -> str | None:
+    return None if made is None else type(made).__name__
 
 
 def put_back(loop: Loop, state: dict[str, Any]) -> None:

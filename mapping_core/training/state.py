@@ -41,7 +41,7 @@ def read_state(path: Path) -> dict[str, Any]:
         if text is None:
             raise FileFormatError(f"{path}: is no state of a training run")
         state: dict[str, Any] = _unpacked(json.loads(text), tensors)
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FileFormatError):
             raise
         raise FileFormatError(f"{path}: is damaged, or not a safetensors file: {error}") from error
