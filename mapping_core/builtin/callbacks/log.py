@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogCallback(Callback):
-    """Events for start, epochs, changes of phase, checkpoints and the end, also by an error; from the first rank alone."""
+    """Events for start, epochs, changes of phase, checkpoints and the end, also by an error; on the first rank."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self._path = None if run_dir is None else run_dir / "log.jsonl"
