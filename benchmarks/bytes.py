@@ -3,7 +3,7 @@
     MAPPING_DATA=... python -m benchmarks.bytes --validation --seeds 0
     MAPPING_DATA=... python -m benchmarks.bytes --seeds 0 1 2 --rows bytes.jsonl --plot docs/bytes.svg
 
-Each row is one training of 12 epochs with the package's defaults; bytes are those of the file on the disk.
+Each row is one training with the package's defaults, of 12 epochs; bytes are those of the file on the disk.
 The first command reports on a sixth of the training set, for choices; the second on the test set, after the last epoch.
 ``--only NAME ...`` runs some of the rows, ``--rows`` keeps them, and adds to what is there already.
 """
@@ -34,7 +34,6 @@ from mapping_core.training.history import StepRecord
 from mapping_plugin_quantize import Quantized, Quantizing
 from mapping_plugin_quantize._codec import encode
 
-EPOCHS = 12
 Row = dict[str, Any]
 Saved = Iterable[tuple[str, nn.Module, Callable[[Path], None]]]
 
@@ -48,12 +47,13 @@ class Mapped:
     strategy: str = "layerwise"
     flips: bool = False
 
-    def train(self, seed: int, evaluate_on: str) -> Saved:
+    def train(self, seed: int, evaluate_on: str, epochs: int) -> Saved:
         """Train it, and give what is to be evaluated, and how it is saved."""
         torch.manual_seed(seed)
         strategy = self.strategy if self.bits is None else Quantized(strategy=self.strategy, bits=self.bits)
         model = MappingModel(CNN2(), self.numbers, strategy, seed=seed)
-        fit(model, seed, evaluate_on, flips=self.flips, callbacks=[] if self.bits is None else [Quantizing()])
+        callbacks = [] if self.bits is None else [Quantizing()]
+        fit(model, seed, evaluate_on, epochs, flips=self.flips, callbacks=callbacks)
         yield "", model, model.save
 
 
@@ -63,11 +63,11 @@ class Direct:
 
     keep: float | None = None
 
-    def train(self, seed: int, evaluate_on: str) -> Saved:
+    def train(self, seed: int, evaluate_on: str, epochs: int) -> Saved:
         """Train it, and give what is to be evaluated, and how it is saved."""
         torch.manual_seed(seed)
         model = CNN2()
-        fit(model, seed, evaluate_on, callbacks=[] if self.keep is None else [Pruning(self.keep)])
+        fit(model, seed, evaluate_on, epochs, callbacks=[] if self.keep is None else [Pruning(self.keep)])
         for module in model.modules():
             for name in [name for name, _ in module.named_buffers(recurse=False)]:
                 prune.remove(module, name.removesuffix("_mask"))  # type: ignore[no-untyped-call]
@@ -107,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--validation", action="store_true", help="report on a sixth of the training set")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--only", nargs="+", choices=list(CONFIGURATIONS), default=list(CONFIGURATIONS))
     parser.add_argument("--rows", type=Path, help="a file to add the rows to, as JSON, one a line")
     parser.add_argument("--plot", type=Path, help="an SVG file to draw accuracy against bytes in")
@@ -114,29 +115,29 @@ def main() -> None:
     evaluate_on = "validation" if options.validation else "test"
     known = [] if options.rows is None or not options.rows.exists() else options.rows.read_text().splitlines()
     rows: list[Row] = [json.loads(line) for line in known]
-    done = {(row["name"], row["seed"], row["on"]) for row in rows}
+    done = {(row["name"], row["seed"], row["on"], row["epochs"]) for row in rows}
     for seed in options.seeds:
         for name in options.only:
-            if (name, seed, evaluate_on) in done:
+            if (name, seed, evaluate_on, options.epochs) in done:
                 continue
-            for row in measure(name, seed, evaluate_on):
+            for row in measure(name, seed, evaluate_on, options.epochs):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
                 if options.rows is not None:
                     with options.rows.open("a") as file:
                         file.write(json.dumps(row) + "\n")
-    points = summarized([row for row in rows if row["on"] == evaluate_on])
+    points = summarized([row for row in rows if (row["on"], row["epochs"]) == (evaluate_on, options.epochs)])
     for point in points:
         print(f"| {point.name} | {point.x:,.0f} | {point.y:.2f} | {point.low:.2f} to {point.high:.2f} |")
     if options.plot is not None:
         options.plot.write_text(scatter(points, x="bytes of the file", y="accuracy, %"))
 
 
-def measure(name: str, seed: int, evaluate_on: str) -> Iterable[Row]:
+def measure(name: str, seed: int, evaluate_on: str, epochs: int) -> Iterable[Row]:
     """Train one configuration once: a row for each file it gives."""
     started = time.perf_counter()
     _, evaluation = fashion_mnist(evaluate_on=evaluate_on)
-    for form, model, save in CONFIGURATIONS[name].train(seed, evaluate_on):
+    for form, model, save in CONFIGURATIONS[name].train(seed, evaluate_on, epochs):
         accuracy = MappingTrainer(model, [], progress=False, accelerator="cpu").test(evaluation)["accuracy"]
         with tempfile.TemporaryDirectory() as folder:
             save(Path(folder) / "m")
@@ -146,19 +147,22 @@ def measure(name: str, seed: int, evaluate_on: str) -> Iterable[Row]:
             "form": form,
             "seed": seed,
             "on": evaluate_on,
+            "epochs": epochs,
             "bytes": size,
             "accuracy": round(100 * accuracy, 2),
             "seconds": round(time.perf_counter() - started),
         }
 
 
-def fit(model: nn.Module, seed: int, evaluate_on: str, *, flips: bool = False, callbacks: list[Any]) -> None:
+def fit(
+    model: nn.Module, seed: int, evaluate_on: str, epochs: int, *, flips: bool = False, callbacks: list[Any]
+) -> None:
     """Train with the defaults; nothing is evaluated on the way."""
     loader, _ = fashion_mnist(evaluate_on=evaluate_on)
     if flips:
         loader = DataLoader(loader.dataset, batch_size=loader.batch_size, shuffle=True, collate_fn=flipped)
     trainer = MappingTrainer(
-        model, loader, max_epochs=EPOCHS, seed=seed, callbacks=callbacks, accelerator="cpu", progress=False
+        model, loader, max_epochs=epochs, seed=seed, callbacks=callbacks, accelerator="cpu", progress=False
     )
     trainer.fit()
 
