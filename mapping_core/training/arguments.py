@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ def make_folders(run_dir: Path | None) -> None:
         return
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for folder in (run_dir, run_dir / "checkpoints"):
+            with tempfile.TemporaryFile(dir=folder):  # the permission bits do not say it of every file system
+                pass
     except OSError as error:
         raise ConfigError(
             f"{run_dir} cannot be made and written to: {error.strerror or error}", path="run_dir"
@@ -39,9 +43,16 @@ def check_loader(loader: Any, name: str, empty: str) -> None:
 
 
 def check_optimization(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: LRScheduler | None, interval: str
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    scheduler: LRScheduler | None,
+    interval: str,
+    **options: float | None,
 ) -> None:
-    """Hold model, optimizer and scheduler to what the loop does with them, and to each other."""
+    """Hold model, optimizer and scheduler to what the loop does with them, and to each other.
+
+    `options` are those of the trainer's own optimizer, which would not be used beside another.
+    """
     if not isinstance(model, nn.Module):
         raise TargetError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if optimizer is None:
@@ -54,6 +65,8 @@ def check_optimization(
         raise ConfigError(
             "LBFGS evaluates the loss several times a step, which this trainer does not", path="optimizer"
         )
+    if given := [name for name, value in options.items() if value]:
+        raise ConfigError("is for the optimizer the trainer makes: set it in your own", path=given[0])
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigError(

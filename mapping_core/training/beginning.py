@@ -16,7 +16,7 @@ from mapping_core.training.loop import Loop
 from mapping_core.training.optimization import default_optimizer, default_schedule
 from mapping_core.training.phases import PhaseRunner
 from mapping_core.training.resolved import write_resolved
-from mapping_core.training.resumption import take_state
+from mapping_core.training.resumption import check_format, counted_from, take_state
 from mapping_core.training.sampling import with_own_order
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ def begin(
 ) -> Loop:
     """The loop of a run, at its first batch or at the point where `checkpoint`, with its `state`, left off."""
     config, run_dir = trainer.config, trainer.config.run_dir
+    if checkpoint is not None and state is not None:
+        check_format(checkpoint, state)
     if run_dir is not None and fabric.is_global_zero:
         clear_unfinished(run_dir)
         if checkpoint is None:
             set_aside(run_dir)
             write_base(run_dir, trainer.model)
-        write_resolved(run_dir, trainer)
+            write_resolved(run_dir, trainer)
     place(fabric, trainer.model)
     place(fabric, trainer.loss)
     trainer.optimizer = optimizer = trainer.own_optimizer or default_optimizer(
@@ -55,6 +57,8 @@ def begin(
         trainer.train_loader, seed=order_seed, rank=fabric.global_rank, world_size=fabric.world_size
     )
     trainer.epoch_length = fabric.broadcast(loader_length(loader))
+    if state is not None:
+        trainer.counted_from = counted_from(state, length=trainer.epoch_length, accumulate=config.accumulate)
     scheduler = trainer.own_scheduler
     if scheduler is None and trainer.own_optimizer is None:
         scheduler = default_schedule(
@@ -76,6 +80,8 @@ def begin(
     )
     if checkpoint is not None and state is not None:
         take_state(loop, checkpoint, state)
-        if run_dir is not None and fabric.is_global_zero and checkpoint.resolve().parent.parent == run_dir.resolve():
-            set_aside(run_dir, after=trainer.step)
+        if run_dir is not None and fabric.is_global_zero:
+            if checkpoint.resolve().parent.parent == run_dir.resolve():
+                set_aside(run_dir, after=trainer.step)
+            write_resolved(run_dir, trainer)
     return loop

@@ -8,6 +8,7 @@ the target as it was given.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import secrets
@@ -20,7 +21,7 @@ import safetensors.torch
 from torch import nn
 
 from mapping_core import files
-from mapping_core.errors import CheckpointError, FileFormatError
+from mapping_core.errors import CheckpointError, ConfigError, FileFormatError
 from mapping_core.logs import get_logger
 from mapping_core.model import MappingModel
 from mapping_core.target.fingerprint import fingerprint
@@ -54,8 +55,13 @@ def write_checkpoint(folder: Path, model: nn.Module, state: Mapping[str, Any]) -
         temporary.replace(folder)
         _flush(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):  # which may not say what it is about
+            raise CheckpointError(
+                f"{folder}: cannot be written: {error.strerror or error}; earlier checkpoints are whole, "
+                "and the run can be resumed from the last one"
+            ) from error
         raise
     return folder
 
@@ -81,9 +87,7 @@ def _flush(path: Path) -> None:
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's state; raises `FileFormatError` for what is no checkpoint, or half of one."""
-    for name in (MODEL, STATE):
-        if not (folder / name).is_file():
-            raise FileFormatError(f"{folder}: is no checkpoint of a run, it has no {name}")
+    _check_checkpoint(folder)
     return read_state(folder / STATE)
 
 
@@ -96,9 +100,11 @@ def restore_model(folder: Path, model: nn.Module) -> None:
             _restore_base(base, model)
         files.restore(folder / MODEL, model)
         return
+    before = copy.deepcopy(model.state_dict())
     try:
         safetensors.torch.load_model(model, str(folder / MODEL))
     except RuntimeError as error:
+        model.load_state_dict(before)  # torch takes over what fits before it says what does not
         raise FileFormatError(f"{folder / MODEL}: does not fit this {type(model).__name__}: {error}") from error
 
 
@@ -152,6 +158,28 @@ def step_of(checkpoint: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def _check_checkpoint(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileFormatError(f"{folder}: is not there; resume is 'last', 'best', or the folder of a checkpoint")
+    if (folder / "checkpoints").is_dir():
+        raise FileFormatError(
+            f"{folder}: is a run, not one of its checkpoints: make it the run_dir and resume 'last', or name one of "
+            f"{folder / 'checkpoints'}"
+        )
+    for name in (MODEL, STATE):
+        if not (folder / name).is_file():
+            raise FileFormatError(f"{folder}: is no checkpoint of a run, it has no {name}")
+
+
+def check_resume(resume: Any) -> None:
+    """Raise `ConfigError` for what says no checkpoint, `FileFormatError` for a folder that is none."""
+    if resume in (None, "last", "best"):
+        return
+    if not isinstance(resume, str | os.PathLike):
+        raise ConfigError(f"must be 'last', 'best', or the folder of a checkpoint, got {resume!r}", path="resume")
+    _check_checkpoint(Path(resume))
+
+
 def find_checkpoint(resume: str | Path, run_dir: Path | None) -> Path | None:
     """The checkpoint that ``fit(resume=...)`` means; None for ``"last"`` and ``"best"`` in a run without any."""
     if resume not in ("last", "best"):
@@ -180,8 +208,12 @@ def remove_checkpoint(folder: Path) -> None:
 def mark_best(checkpoint: Path) -> None:
     """Name the best checkpoint of its run in a file beside it."""
     temporary = checkpoint.with_name(f".{BEST}-{secrets.token_hex(4)}")
-    temporary.write_text(checkpoint.name + "\n")
-    temporary.replace(checkpoint.with_name(BEST))
+    try:
+        temporary.write_text(checkpoint.name + "\n")
+        temporary.replace(checkpoint.with_name(BEST))
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def set_aside(run_dir: Path, after: int = -1) -> None:

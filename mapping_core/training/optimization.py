@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,6 +64,19 @@ def default_optimizer(
         weight_decay=weight_decay,
         fused=fused,
     )
+
+
+def load_under_options(optimizer: torch.optim.Optimizer, schedule: LambdaLR, load: Callable[[], None]) -> None:
+    """`load` the states of both, and keep the rates and the decay that this run's options say.
+
+    A state brings those of the run it is of, and one that is resumed with a lower `learning_rate` would not notice.
+    """
+    rates = list(schedule.base_lrs)
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
+    load()
+    schedule.base_lrs = rates
+    for group, rate, decay, factor in zip(optimizer.param_groups, rates, decays, schedule.lr_lambdas, strict=True):
+        group.update(initial_lr=rate, weight_decay=decay, lr=rate * factor(schedule.last_epoch))
 
 
 def default_schedule(

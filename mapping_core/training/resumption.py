@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mapping_core.interfaces.phase_policy import Phase
 from mapping_core.training.agreement import gathered
 from mapping_core.training.checkpoint import restore_model
 from mapping_core.training.history import EpochRecord, History, PhaseRecord
+from mapping_core.training.optimization import load_under_options
 from mapping_core.training.randomness import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         "step": trainer.step,
         "order_seed": loop.order_seed,
         "accumulate": loop.trainer.config.accumulate,
+        "counted_from": trainer.counted_from,
         "ranks": gathered(loop.fabric, own),
         "optimizer_type": _type_name(loop.optimizer),
         "scheduler_type": _type_name(loop.scheduler),
@@ -60,7 +63,11 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     restore_model(checkpoint, trainer.model)
     rank = state["ranks"][min(loop.fabric.global_rank, len(state["ranks"]) - 1)]
     loop.buffers.load(rank["buffers"])
-    loop.load_training_state(state)
+    load = partial(loop.load_training_state, state)
+    if trainer.own_optimizer is None:
+        load_under_options(loop.optimizer, loop.scheduler, load)
+    else:
+        load()
     loop.phases.load_state_dict(state["phases"])
     trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
     trainer.history = History(
@@ -74,11 +81,27 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
         loop.keep_for_rollback()
 
 
-def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
+def check_format(checkpoint: Path, state: dict[str, Any]) -> None:
+    """Raise `CheckpointError` for a state of another form."""
     if state.get("format") != STATE_FORMAT:
         raise CheckpointError(
             f"{checkpoint}: was written by mapping-core {state.get('version')}, in a form this version cannot read"
         )
+
+
+def counted_from(state: dict[str, Any], *, length: int | None, accumulate: int) -> tuple[int, int]:
+    """The step and the epoch since which epochs have as many steps as now: a checkpoint's own, if that changes.
+
+    >>> state = {"ranks": [{"length": 6}], "accumulate": 1, "step": 12, "epoch": 2}
+    >>> counted_from(state, length=6, accumulate=1), counted_from(state, length=3, accumulate=1)
+    ((0, 0), (12, 2))
+    """
+    if (state["ranks"][0]["length"], state["accumulate"]) == (length, accumulate):
+        return tuple(state.get("counted_from", (0, 0)))
+    return state["step"], state["epoch"]
+
+
+def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     for name, own in (("optimizer_type", loop.optimizer), ("scheduler_type", loop.scheduler)):
         then, now = state[name], _type_name(own)
         if then != now and now is not None and then is not None:

@@ -25,7 +25,7 @@ from mapping_core.target.wrappers import unwrapped
 from mapping_core.training.arguments import check_loader, check_optimization, make_folders
 from mapping_core.training.batches import Batch, adapt_batch, adapted_inputs, inputs_of
 from mapping_core.training.beginning import begin
-from mapping_core.training.checkpoint import find_checkpoint, read_checkpoint
+from mapping_core.training.checkpoint import check_resume, find_checkpoint, read_checkpoint
 from mapping_core.training.config import TrainerConfig
 from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place
 from mapping_core.training.evaluation import check_metrics, evaluate, predict
@@ -33,6 +33,7 @@ from mapping_core.training.events import Events
 from mapping_core.training.history import History
 from mapping_core.training.interruption import Interruption
 from mapping_core.training.modes import all_modules
+from mapping_core.training.occupation import occupied
 from mapping_core.training.randomness import seed_everything, undisturbed
 from mapping_core.training.resumption import put_back
 from mapping_core.training.sampling import set_epoch, with_own_order
@@ -105,7 +106,9 @@ class MappingTrainer:
         registry: Registry | None = None,
     ) -> None:
         registry = registry if registry is not None else Registry.discover()
-        check_optimization(model, optimizer, scheduler, scheduler_interval)
+        check_optimization(
+            model, optimizer, scheduler, scheduler_interval, learning_rate=learning_rate, weight_decay=weight_decay
+        )
         check_metrics({} if metrics is None else metrics)
         if checkpoint_every is not None and run_dir is None:
             raise ConfigError("needs somewhere to write: set run_dir", path="checkpoint_every")
@@ -180,6 +183,8 @@ class MappingTrainer:
         self._running = False
         #: Batches an epoch, where the loader says it; known when training starts.
         self.epoch_length: int | None = None
+        #: The step and the epoch since which an epoch has so many: a resumed run may have another batch size.
+        self.counted_from = (0, 0)
 
     def stop(self, reason: str) -> None:
         """End the run after the batch at hand (and, at an epoch's end, its records); for callbacks."""
@@ -220,7 +225,9 @@ class MappingTrainer:
     def total_steps(self) -> int | None:
         """Optimiser steps the run will make; None when the loader has no length and `max_steps` is unset."""
         length = loader_length(self.train_loader) if self.epoch_length is None else self.epoch_length
-        steps = None if length is None else math.ceil(length / self.config.accumulate) * self.config.max_epochs
+        step, epoch = self.counted_from
+        epochs = self.config.max_epochs - epoch
+        steps = None if length is None else step + math.ceil(length / self.config.accumulate) * epochs
         known = [limit for limit in (self.config.max_steps, steps) if limit is not None]
         return min(known) if known else None
 
@@ -252,13 +259,18 @@ class MappingTrainer:
             check_loader(self.val_loader, "val_loader", "pass val_loader=None to train without validation")
         run_dir = self.config.run_dir
         fabric = self.start_fabric()
+        check_resume(resume)
         make_folders(run_dir)
+        with occupied(run_dir if fabric.is_global_zero else None):
+            return self._fit(fabric, resume)
+
+    def _fit(self, fabric: Fabric, resume: str | Path | None) -> History:
         checkpoint = None if resume is None else self._found(resume, fabric)
         state = None if checkpoint is None else read_checkpoint(checkpoint)
         self.stop_reason, self._requested, self.history = "", False, History()
-        self.step, self.epoch, self.batch = 0, 0, 0
+        self.step, self.epoch, self.batch, self.counted_from = 0, 0, 0, (0, 0)
         seed_everything(None if self.config.seed is None else (self.config.seed + fabric.global_rank) % 2**64)
-        if run_dir is not None:
+        if self.config.run_dir is not None:
             check_plain({each.state_key: each.state_dict() for each in self.callbacks}, "the state of callback ")
         if not any(module.training for module in all_modules(self.model)):
             self.model.train()

@@ -108,7 +108,7 @@ def outcome(folder: Path) -> str:
     """What a run wrote at its end; no half-written thing may lie beside its checkpoints."""
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert [name for name in names if not name.startswith("step-")] == ["best"]
-    assert not [path.name for path in folder.glob(".*")]
+    assert [path.name for path in folder.glob(".*")] == [".lock"]
     return folder.joinpath("end.txt").read_text()
 
 

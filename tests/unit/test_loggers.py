@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mapping_core import Callback, ConfigError, MappingTrainer, MissingPackageError
+from mapping_core import Callback, ConfigError, MappingTrainer, MissingPackageError, NonFiniteError
 from mapping_core.builtin.callbacks import Csv, Profiler, TensorBoard
 from tests import targets
 from tests.targets import trainer_of
@@ -137,3 +137,13 @@ def test_only_the_first_rank_writes(
     trainer.fit()
     assert not list(tmp_path.glob("csv*")) + list(tmp_path.glob("profile*")) + list(tmp_path.glob("log*"))
     assert capsys.readouterr().err == ""
+
+
+def test_the_log_says_by_which_error_a_run_ended(tmp_path: Path) -> None:
+    """The last line of `log.jsonl` names the error and the step."""
+    x, y = targets.rows(8)
+    trainer = trainer_of(None, [(x * float("nan"), y)], nonfinite="skip", run_dir=tmp_path)
+    with pytest.raises(NonFiniteError, match="no batch of epoch 0 had a finite loss"):
+        trainer.fit()
+    event = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert (event["event"], event["error"], event["step"]) == ("exception", "NonFiniteError", 0)
