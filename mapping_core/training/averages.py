@@ -40,7 +40,8 @@ class Averages:
         for name, value in means.items():
             # In double, since a float32 sum over an epoch loses digits that a metric shows. Numbers that are
             # here already are added by Python, which is several times faster; others stay where they are.
-            number = float(value) if value.device.type == "cpu" else value.detach().double()
+            value = value.detach()
+            number = float(value) if value.device.type == "cpu" else value.double()
             self._sums[name] = self._sums.get(name, 0.0) + number * items
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class TrainerConfig:
     `learning_rate=None` means the default for the model: for a mapped model the rule in
     `mapping_core.training.optimization`, which falls with `latent_dim`.
     `seed` seeds torch's, NumPy's and Python's generators when training starts; None leaves
-    them alone. `max_steps` counts optimiser steps and ends the run early, whatever `max_epochs` says.
+    them alone. `max_steps` counts optimiser steps and ends the run before `max_epochs` does.
 
     `accumulate` batches make one optimiser step, weighted by their items; at an epoch's end
     fewer do, so that no batch is lost. Gradients are clipped to a norm of `clip_norm`, or each

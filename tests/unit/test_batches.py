@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import UserDict, namedtuple
 from typing import Any
 
@@ -96,9 +97,14 @@ def test_averages_keep_digits() -> None:
 
 
 def test_averages_keep_no_graph() -> None:
-    """Values with a gradient are detached."""
+    """Values with a gradient are detached, without a warning."""
     averages = Averages()
     value = torch.tensor(1.0, requires_grad=True) * 2
-    averages.add({"loss": value}, items=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        averages.add({"loss": value}, items=1)
     assert averages.means() == {"loss": 2.0}
-    assert not any(total.requires_grad for total in averages._sums.values())
+    elsewhere = Averages()
+    elsewhere.add({"loss": value.to("meta")}, items=1)
+    (total,) = elsewhere.state_dict()["sums"].values()
+    assert not total.requires_grad

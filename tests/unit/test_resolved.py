@@ -174,7 +174,7 @@ def test_train_command_resumes(folder: Path) -> None:
         assert result.stdout == first.stdout
     result = train("run.toml", "--resume", "nowhere")
     assert (result.exit_code, result.stderr) == (2, result.stderr)
-    assert result.stderr.startswith("mapping: error: nowhere: is no checkpoint of a run")
+    assert result.stderr.startswith("mapping: error: nowhere: is not there; resume is")
 
 
 class Own(Callback):

@@ -83,10 +83,10 @@ def test_a_run_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
-    """A plain model that has only some of the names keeps all its numbers, and the run its resolved.toml."""
+    """A plain model whose shapes are others keeps all its numbers, and the run its resolved.toml."""
     trainer_of(targets.mlp(), run_dir=tmp_path).fit()
     resolved = (tmp_path / "resolved.toml").read_text()
-    other = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 3))
+    other = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with pytest.raises(FileFormatError, match="does not fit this Sequential"):
         trainer_of(other, run_dir=tmp_path, max_epochs=9).fit(resume="last")
