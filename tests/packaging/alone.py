@@ -36,7 +36,8 @@ def main() -> None:
         try:
             if distributions() != {"mapping-core", folder.name}:
                 sys.exit(f"expected mapping-core and {folder.name} alone")
-            tests = subprocess.run([sys.executable, "-m", "pytest", "-q", str(folder / "tests")], cwd=ROOT, check=False)
+            command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", str(folder / "tests")]
+            tests = subprocess.run(command, cwd=ROOT, check=False)
             if tests.returncode:
                 sys.exit(f"{folder.name}: its tests do not pass without the other plugins")
         finally:
