@@ -73,12 +73,11 @@ def test_nothing_is_unpickled(strategy: Any, tmp_path: Path, monkeypatch: pytest
     full(tmp_path / "run", strategy, 5).fit()
     for path in (path for path in (tmp_path / "run").rglob("*") if path.is_file()):
         assert not zipfile.is_zipfile(path)  # as torch.save writes
-        assert path.read_bytes()[:1] != b"\x80"  # as pickle writes
         if path.suffix == ".safetensors":
             with safetensors.safe_open(path, framework="pt") as file:
                 assert list(file.keys())
         else:
-            path.read_text(encoding="utf-8")
+            path.read_text(encoding="utf-8")  # which the first byte of a pickle is not
     assert {MODEL, STATE} <= {path.name for path in checkpoints_in(tmp_path / "run")[-1].iterdir()}
     whole = full(tmp_path / "whole", strategy)
     whole.fit()
