@@ -12,10 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import mapping_core
+import mapping_core.builtin
+import mapping_plugin_mappers
 from mapping_core import (
     BudgetError,
     ConfigError,
     FileFormatError,
+    Generator,
+    GeneratorConfig,
     MapperConfig,
     MappingModel,
     MappingTrainer,
@@ -23,9 +28,38 @@ from mapping_core import (
     Registry,
     TargetError,
 )
-from mapping_core.contexts import MapperContext
+from mapping_core.contexts import GeneratorContext, MapperContext
+from mapping_core.one_latent import OneLatent
 from mapping_plugin_mappers import Trajectory
 from mapping_plugin_mappers.trajectory import TrajectoryRecorder
+
+
+class One(GeneratorConfig):
+    """One latent for all, as `slvt`, which is not there when this plugin is tested alone."""
+
+    name = "one"
+
+    def build(self, context: GeneratorContext) -> Generator:
+        return OneLatent(context)
+
+
+class FirstLayer(GeneratorConfig):
+    """Begins with a latent for the first layer alone."""
+
+    name = "first_layer"
+
+    def build(self, context: GeneratorContext) -> Generator:
+        context.expansion(context.layout.mapped[:2], context.latent_dim, stream=0)
+        return OneLatent(context)
+
+
+class _Supplies:
+    @mapping_core.hookimpl
+    def mapping_generators(self) -> list[type[GeneratorConfig]]:
+        return [One]
+
+
+REGISTRY = Registry.of(mapping_core.builtin, mapping_plugin_mappers, _Supplies())
 
 
 def network() -> nn.Sequential:
@@ -63,14 +97,14 @@ def flat(module: nn.Module) -> Tensor:
 def test_the_recorded_weights_can_be_reached(basis: Path) -> None:
     """With as many numbers as snapshots a latent exists that gives the trained weights, across layers of any scale."""
     trained, _ = recorded()
-    model = MappingModel(network(), 6, "slvt", mapper=Trajectory(path=basis))
+    model = MappingModel(network(), 6, One(), mapper=Trajectory(path=basis))
     moved = flat(trained) - flat(network())
     jacobian = torch.func.jacrev(
         lambda z: torch.cat([weight.flatten() for weight in model.generate_weights({"z": z}).values()])
     )(torch.zeros(6))
     latent = torch.linalg.lstsq(jacobian, moved[:, None]).solution
     torch.testing.assert_close((jacobian @ latent).flatten(), moved, atol=1e-5, rtol=1e-4)
-    first = MappingModel(network(), 1, "slvt", mapper=Trajectory(path=basis))
+    first = MappingModel(network(), 1, One(), mapper=Trajectory(path=basis))
     with torch.no_grad():
         first.latent.fill_(1.0)
     weights = torch.cat([weight.flatten() for weight in first.generate_weights().values()]) - flat(network())
@@ -147,13 +181,13 @@ def test_roles(tmp_path: Path) -> None:
     recorder.record()
     recorder.save(tmp_path / "b", 1)
     mapper = Trajectory(path=tmp_path / "b")
-    model = MappingModel(network(), 17, "slvt", mapper=mapper, trained="2", frozen=nn.LayerNorm)
+    model = MappingModel(network(), 17, One(), mapper=mapper, trained="2", frozen=nn.LayerNorm)
     assert model.latent.shape == (1,)
 
 
 def test_state_is_counted(basis: Path) -> None:
     """The trained floats of the basis are the mapping's state: 4 bytes a weight for each number in use."""
-    model = MappingModel(network(), 3, "slvt", mapper=Trajectory(path=basis))
+    model = MappingModel(network(), 3, One(), mapper=Trajectory(path=basis))
     assert model.mapping_bytes() == 4 * 3 * 72
 
 
@@ -161,29 +195,29 @@ def test_what_does_not_fit(basis: Path) -> None:
     """Another target, a strategy of many latents, and more numbers than directions are refused with the reason."""
     mapper = Trajectory(path=basis)
     with pytest.raises(TargetError, match=r"basis\.safetensors: is a basis for 72 weights, here are 10.*'slvt'"):
-        MappingModel(nn.Linear(4, 2), 2, "slvt", mapper=mapper)
+        MappingModel(nn.Linear(4, 2), 2, One(), mapper=mapper)
     with pytest.raises(BudgetError, match="holds 6 directions, a latent of 7"):
-        MappingModel(network(), 7, "slvt", mapper=mapper)
+        MappingModel(network(), 7, One(), mapper=mapper)
     with pytest.raises(TargetError, match="is a basis for 72 weights, here are 40"):
-        MappingModel(network(), 6, "layerwise", mapper=mapper)
+        MappingModel(network(), 6, FirstLayer(), mapper=mapper)
 
 
 def test_a_file_of_a_model_needs_its_basis(basis: Path, tmp_path: Path) -> None:
     """A saved model loads with its basis, moved or not to the bit, and with no other."""
-    model = MappingModel(network(), 4, "slvt", mapper=Trajectory(path=basis))
+    model = MappingModel(network(), 4, One(), mapper=Trajectory(path=basis), registry=REGISTRY)
     with torch.no_grad():
         model.latent.normal_()
     model.save(tmp_path / "model")
-    loaded = MappingModel.load(tmp_path / "model", network())
+    loaded = MappingModel.load(tmp_path / "model", network(), registry=REGISTRY)
     assert loaded.mapper == model.mapper
     x = torch.randn(3, 4)
     assert torch.equal(loaded(x), model(x))
     recorded(5)[1].save(basis, 5)
     with pytest.raises(FileFormatError, match=r"holds another basis, of SHA-256 .*expected"):
-        MappingModel.load(tmp_path / "model", network())
+        MappingModel.load(tmp_path / "model", network(), registry=REGISTRY)
     basis.unlink()
     with pytest.raises(FileFormatError, match="there is no such file; mapper 'trajectory' needs"):
-        MappingModel.load(tmp_path / "model", network())
+        MappingModel.load(tmp_path / "model", network(), registry=REGISTRY)
 
 
 def test_other_files(tmp_path: Path) -> None:
