@@ -32,14 +32,17 @@ class CrossEntropyLoss(Loss):
     def metrics(self, step: LossStep) -> dict[str, Tensor]:
         logits, targets = self._checked(step)
         counted = targets != self.ignore_index
-        hits = (logits.detach().argmax(dim=1) == targets) & counted
+        hits = logits.detach().argmax(dim=1) == targets
+        if self.ignore_index >= 0:  # a class, which a prediction may hit
+            hits = hits & counted
         return {"accuracy": hits.sum() / counted.sum()}
 
     def _checked(self, step: LossStep) -> tuple[Tensor, Tensor]:
         logits = main_tensor(step.predictions, "cross_entropy")
         targets = require_tensor(step.targets, "cross_entropy")
-        expected = logits.shape[:1] + logits.shape[2:]
-        if logits.ndim < 2 or targets.shape != expected or targets.is_floating_point():
+        shape = logits.shape
+        expected = shape[:1] + shape[2:] if len(shape) > 2 else shape[:1]
+        if len(shape) < 2 or targets.shape != expected or targets.is_floating_point():
             raise LossError(
                 f"loss 'cross_entropy' needs logits [N, C, ...] and integer targets [N, ...]; got logits "
                 f"{list(logits.shape)} and {str(targets.dtype).removeprefix('torch.')} targets {list(targets.shape)}"
