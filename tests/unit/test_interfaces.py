@@ -24,8 +24,8 @@ from mapping_core.training.events import EVENTS
 class Still(DynamicsModel):
     """A model that proposes to stay."""
 
-    def observe(self, z: Tensor, loss: float, step: int) -> None:
-        self.z = z.clone()
+    def observe(self, latent: Tensor, loss: float, step: int) -> None:
+        self.z = latent.clone()
 
     def propose(self, horizons: Sequence[int]) -> list[Proposal]:
         return [Proposal(horizon=h, delta=torch.zeros_like(self.z)) for h in horizons]
@@ -70,7 +70,7 @@ def test_feedback_is_optional() -> None:
     policy, model = Ever(), Still()
     policy.feedback(PhaseOutcome(phase=Phase.FULL, steps=1, loss=1.0, seconds=0.1))
     model.observe(torch.ones(3), 1.0, 0)
-    model.feedback(accepted=True, measured=None)
+    model.feedback(None, measured=None)
     assert vars(policy) == {}
     (proposal,) = model.propose([4])
     assert (proposal.horizon, proposal.delta.tolist(), proposal.forecast, proposal.variance) == (
