@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from mapping_core.interfaces.phase_policy import Phase, PhasePolicy
     from mapping_core.model import MappingModel
     from mapping_core.target.layout import Layout, ParameterSpec
+    from mapping_core.training.batches import Batch
     from mapping_core.training.history import History
     from mapping_core.training.interruption import Interrupted
     from mapping_core.training.learning_rate import find_learning_rate
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 #: The public names that need torch, and the module each lives in.
 _LAZY = {
+    "Batch": "mapping_core.training.batches",
     "Callback": "mapping_core.interfaces.callback",
     "DynamicsModel": "mapping_core.interfaces.dynamics",
     "Expansion": "mapping_core.expansion",
@@ -86,6 +88,7 @@ _LAZY = {
 
 __all__ = [
     "AmbiguousComponentError",
+    "Batch",
     "BudgetError",
     "Callback",
     "CallbackConfig",

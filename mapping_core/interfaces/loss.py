@@ -44,6 +44,6 @@ class Loss(nn.Module, ABC):
     def items(self, step: LossStep) -> int:
         """How many items the mean is over, for instance the samples, or the tokens not ignored."""
 
-    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+    def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         """Further means over the same items to report, by name; no gradient is needed."""
         return {}

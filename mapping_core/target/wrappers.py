@@ -19,7 +19,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
     Linear(in_features=2, out_features=3, bias=True)
     """
     while True:
-        compiled = getattr(module, "_orig_mod", None)
+        # A module takes long to say that it has no such attribute, and this is asked every step.
+        compiled = module._modules["_orig_mod"] if "_orig_mod" in module._modules else None
         if isinstance(compiled, nn.Module):
             module = compiled
         elif isinstance(module, DataParallel | DistributedDataParallel):

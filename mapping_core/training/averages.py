@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Averages:
         """How many items were added."""
         return self._items
 
-    def add(self, means: dict[str, Tensor], *, items: int) -> None:
+    def add(self, means: Mapping[str, Tensor | float], *, items: int) -> None:
         """Add a batch's means over `items` items; a batch without items says nothing and is left out."""
         if items == 0:
             return
@@ -40,9 +40,10 @@ class Averages:
         for name, value in means.items():
             # In double, since a float32 sum over an epoch loses digits that a metric shows. Numbers that are
             # here already are added by Python, which is several times faster; others stay where they are.
-            value = value.detach()
-            number = float(value) if value.device.type == "cpu" else value.double()
-            self._sums[name] = self._sums.get(name, 0.0) + number * items
+            if isinstance(value, Tensor):
+                value = value.detach()
+                value = float(value) if value.device.type == "cpu" else value.double()
+            self._sums[name] = self._sums.get(name, 0.0) + value * items
 
     def state_dict(self) -> dict[str, Any]:
         """The sums so far, which `load_state_dict` takes back."""

@@ -56,13 +56,15 @@ def adapted_inputs(adapter: Callable[[Any], Any], batch: Any) -> tuple[tuple[Any
 
 
 def checked(batch: Any) -> Batch:
-    """What a batch adapter returned; raises `DataError` if that is no `Batch`."""
-    if not isinstance(batch, Batch):
+    """What a batch adapter returned, which may be one of the usual forms; raises `DataError` if it is none."""
+    if isinstance(batch, Batch):
+        return batch
+    try:
+        return adapt_batch(batch)
+    except DataError as error:
         raise DataError(
-            "batch_adapter must return a mapping_core.training.batches.Batch(args, kwargs, targets), it returned "
-            f"{type(batch).__name__}"
-        )
-    return batch
+            f"batch_adapter must return a mapping_core.Batch(args, kwargs, targets), or (inputs, targets): {error}"
+        ) from error
 
 
 def inputs_of(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -60,7 +60,7 @@ class GradientWindow:
         elif items != self._first_items:
             loss = loss * (items / self._first_items)
         self.items += items
-        self._fabric.backward(loss)
+        self._fabric.strategy.backward(loss, None)
 
     def refuse(self) -> None:
         """Note a batch whose loss is not finite: its window makes no step, on any rank."""

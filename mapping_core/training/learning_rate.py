@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mapping_core.errors import ConfigError, DataError
 from mapping_core.training.arguments import check_loader
-from mapping_core.training.engine import forward_of, place, scaler_of, trainable_parameters
+from mapping_core.training.engine import forward_of, place, placed, scaler_of, trainable_parameters
 from mapping_core.training.gradients import GradientWindow
 from mapping_core.training.modes import all_modules
 from mapping_core.training.optimization import default_optimizer
@@ -159,7 +159,7 @@ class _Trials:
             set_epoch(loader, epoch)
             found = 0
             for found, batch in enumerate(loader, start=1):  # noqa: B007
-                yield self._fabric.to_device(batch)
+                yield placed(self._fabric, batch)
             if not found:
                 raise DataError("train_loader gave no batch to try a rate on")
             epoch += 1

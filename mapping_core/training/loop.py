@@ -18,7 +18,7 @@ from mapping_core.training.agreement import Asked, agree_on, gathered
 from mapping_core.training.averages import Averages
 from mapping_core.training.buffers import BufferGuard
 from mapping_core.training.checkpoint import write_checkpoint
-from mapping_core.training.engine import forward_of, loader_length, scaler_of, trainable_parameters
+from mapping_core.training.engine import forward_of, loader_length, placed, scaler_of, trainable_parameters
 from mapping_core.training.gradients import Agreed, GradientWindow
 from mapping_core.training.history import EpochRecord, PhaseRecord, StepRecord
 from mapping_core.training.interruption import Interrupted, Interruption
@@ -161,7 +161,7 @@ class Loop:
             self.trainer.stop(self._all_steps)
             return True
         for raw in batches:
-            if self._run_batch(self.fabric.to_device(raw)):
+            if self._run_batch(placed(self.fabric, raw)):
                 return True
         # A loader may be shorter than it said, and other ranks may still be at work.
         while self._window.batches or self.fabric.world_size > 1:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from mapping_core.builtin.losses.function import loss_of
 from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
 from mapping_core.contexts import CallbackContext, LossContext
 from mapping_core.conversion import structure
@@ -27,7 +28,7 @@ from mapping_core.training.batches import Batch, adapt_batch, adapted_inputs, in
 from mapping_core.training.beginning import begin
 from mapping_core.training.checkpoint import check_resume, find_checkpoint, read_checkpoint
 from mapping_core.training.config import TrainerConfig
-from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place
+from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place, placed
 from mapping_core.training.evaluation import check_metrics, evaluate, predict
 from mapping_core.training.events import Events
 from mapping_core.training.history import History
@@ -52,7 +53,8 @@ class MappingTrainer:
 
     Batches are ``(inputs..., targets)`` or dictionaries (`batches.adapt_batch`); pass
     `batch_adapter` for other forms. `loss="auto"` means cross-entropy for integer targets
-    and the mean squared error for floating ones. Without an `optimizer` there is AdamW
+    and the mean squared error for floating ones; any function of outputs and targets that
+    returns a batch's mean is a loss too, such as ``nn.CrossEntropyLoss()``. Without an `optimizer` there is AdamW
     over the trainable parameters with `learning_rate` (by default the rule of
     `optimization.default_learning_rate`), `warmup` and `schedule`; with one of your own,
     the rate is yours too, and `scheduler`, if given, steps after each optimiser step.
@@ -77,7 +79,7 @@ class MappingTrainer:
         train_loader: Iterable[Any],
         val_loader: Iterable[Any] | None = None,
         *,
-        loss: Component | LossConfig | Loss = "auto",
+        loss: Component | LossConfig | Loss | Callable[[Any, Any], Any] = "auto",
         max_epochs: int = 10,
         max_steps: int | None = None,
         learning_rate: float | None = None,
@@ -114,7 +116,7 @@ class MappingTrainer:
             raise ConfigError("needs somewhere to write: set run_dir", path="checkpoint_every")
         if not isinstance(callbacks, list | tuple):
             raise ConfigError(f"must be a list, got {callbacks!r}", path="callbacks")
-        own_loss = loss if isinstance(loss, Loss) else None
+        own_loss = loss_of(loss)
         own_callbacks = [each for each in callbacks if isinstance(each, Callback)]
         #: The options, validated; what stands in a TOML file's `[trainer]`.
         self.config: TrainerConfig = structure(
@@ -328,7 +330,7 @@ class MappingTrainer:
             return predict(
                 self.model,
                 forward_of(fabric, self.model),
-                (fabric.to_device(batch) for batch in loader),
+                (placed(fabric, batch) for batch in loader),
                 partial(adapted_inputs, self.batch_adapter) if own else inputs_of,
             )
 
@@ -340,7 +342,7 @@ class MappingTrainer:
         return evaluate(
             self.model,
             forward_of(fabric, self.model),
-            (fabric.to_device(batch) for batch in loader),
+            (placed(fabric, batch) for batch in loader),
             adapt=self.batch_adapter,
             loss=self.loss,
             metrics=self.metrics,

@@ -42,7 +42,7 @@ def test_over_the_class_axis(dtype: torch.dtype) -> None:
     by_hand = functional.cross_entropy(logits.permute(0, 2, 3, 1).reshape(-1, CLASSES), mask.reshape(-1))
     torch.testing.assert_close(loss(given), by_hand)
     hits = logits.permute(0, 2, 3, 1).argmax(-1) == mask
-    torch.testing.assert_close(loss.metrics(given)["accuracy"], hits.float().mean())
+    torch.testing.assert_close(loss.metrics(given)["accuracy"], hits.double().mean().item())
     assert loss.items(given) == 4 * 6 * 5
 
 
@@ -57,7 +57,7 @@ def test_ignored_pixels(ignore_index: int, dtype: torch.dtype) -> None:
     loss = CrossEntropyLoss(ignore_index=ignore_index)
     kept = logits.permute(0, 2, 3, 1)[~ignored]
     torch.testing.assert_close(loss(given), functional.cross_entropy(kept, mask[~ignored].long()))
-    accuracy = (kept.argmax(-1) == mask[~ignored]).float().mean()
+    accuracy = (kept.argmax(-1) == mask[~ignored]).double().mean().item()
     torch.testing.assert_close(loss.metrics(given)["accuracy"], accuracy)
     assert loss.items(given) == int((~ignored).sum())
     (gradient,) = torch.autograd.grad(loss(given), logits)

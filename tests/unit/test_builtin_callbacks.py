@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ def epochs(values: list[float], **options: Any) -> tuple[EarlyStoppingCallback, 
     """Show an early stopping one value an epoch; return it and the reason it stopped."""
     made = EarlyStopping(**options).build(CallbackContext(run_dir=None))
     assert isinstance(made, EarlyStoppingCallback)
-    trainer = trainer_of()
+    trainer = trainer_of(None, None, targets.loader(8))
     made.on_fit_start(trainer)
     for epoch, value in enumerate(values):
         made.on_epoch_end(trainer, record_of(epoch, value))
@@ -82,8 +83,25 @@ def test_early_stopping_in_a_run() -> None:
     still = torch.optim.SGD(model.parameters(), lr=0.0)
     history = trainer_of(model, optimizer=still, callbacks=callbacks, max_epochs=9).fit()
     assert len(history) == 3
-    with pytest.raises(ConfigError, match="monitors 'val_loss', but the run reports train_loss, train_accuracy"):
-        trainer_of(callbacks=["early_stopping"]).fit()
+    with pytest.raises(ConfigError, match="monitors 'train_f1', but the run reports train_loss, train_accuracy"):
+        trainer_of(callbacks=[EarlyStopping(monitor="train_f1")]).fit()
+
+
+@pytest.mark.parametrize(
+    ("monitor", "message"),
+    [
+        ("val_loss", "there is no val_loader: pass one, or monitor 'train_loss'"),
+        ("loss", "a run reports 'train_...' and 'val_...', such as 'val_loss'"),
+        ("train", "a run reports"),
+    ],
+)
+@pytest.mark.parametrize("kind", [EarlyStopping, Checkpoint])
+def test_a_monitor_that_cannot_be(kind: Any, monitor: str, message: str, tmp_path: Path) -> None:
+    """A value that no epoch can report is an error before the first step."""
+    trainer = trainer_of(callbacks=[kind(monitor=monitor)], run_dir=tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        trainer.fit()
+    assert trainer.step == 0
 
 
 def test_early_stopping_state() -> None:
@@ -92,7 +110,7 @@ def test_early_stopping_state() -> None:
     twin, _ = epochs([], patience=3)
     twin.load_state_dict(callback.state_dict())
     assert (twin.best, twin.bad_epochs) == (0.5, 1)
-    twin.on_fit_start(trainer_of())
+    twin.on_fit_start(trainer_of(None, None, targets.loader(8)))
     assert (twin.best, twin.bad_epochs) == (None, 0)
 
 

@@ -169,7 +169,7 @@ def test_a_loss_object_sees_latents() -> None:
         (lambda: trainer_of(schedule="linear"), ConfigError, "schedule: must be in .*'cosine', 'constant'"),
         (lambda: trainer_of(precision="8"), ConfigError, "precision: .*bf16-mixed"),
         (lambda: trainer_of(seed=2**64), ConfigError, "seed: must be"),
-        (lambda: trainer_of(loss=nn.MSELoss()), ConfigError, "loss: expected a loss"),
+        (lambda: trainer_of(loss=3), ConfigError, "loss: expected a loss"),
         (lambda: trainer_of(accelerator="gpuu").fit(), ConfigError, "accelerator: 'gpuu' with devices=1"),
         (lambda: trainer_of(callbacks="log"), ConfigError, "callbacks: must be a list, got 'log'"),
         (lambda: trainer_of(scheduler=object()), ConfigError, "scheduler: needs the optimizer it belongs to"),
@@ -186,7 +186,13 @@ def test_a_loss_object_sees_latents() -> None:
         ),
         (lambda: with_optimizer(torch.optim.LBFGS), ConfigError, "optimizer: LBFGS evaluates the loss several times"),
         (lambda: trainer_of(None, None, 3).fit(), DataError, "val_loader must be an iterable of batches, got int"),
-        (lambda: trainer_of(batch_adapter=tuple).fit(), DataError, "batch_adapter must return .*Batch.*returned tuple"),
+        (lambda: trainer_of(batch_adapter=len).fit(), DataError, "batch_adapter must return a .*Batch.*gave int"),
+        (lambda: trainer_of(loss=nn.MSELoss), ConfigError, r"loss: MSELoss is a class: make a loss of it, MSELoss\(\)"),
+        (
+            lambda: trainer_of(loss=nn.CrossEntropyLoss(reduction="sum")),
+            ConfigError,
+            "loss: CrossEntropyLoss has reduction='sum'; batches are weighted .*set reduction='mean'",
+        ),
         (
             lambda: trainer_of(optimizer=torch.optim.SGD(targets.mlp().parameters(), 0.1)),
             ConfigError,

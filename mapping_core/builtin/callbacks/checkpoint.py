@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mapping_core.errors import ConfigError
+from mapping_core.builtin.callbacks.monitored import check_monitor, monitored
 from mapping_core.interfaces.callback import Callback
 from mapping_core.training.checkpoint import checkpoints_in, mark_best, remove_checkpoint, step_of
 
@@ -36,6 +36,8 @@ class CheckpointCallback(Callback):
         self._best, self._best_step = state["best"], state["best_step"]
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
+        if self._config.monitor is not None:
+            check_monitor(trainer, self._config.monitor, "checkpoint")
         self._best, self._best_step = None, -1
 
     def on_batch_end(self, trainer: MappingTrainer, record: StepRecord) -> None:
@@ -60,14 +62,9 @@ class CheckpointCallback(Callback):
                 remove_checkpoint(each)
 
     def _monitored(self, record: EpochRecord) -> float | None:
-        metrics, name = record.metrics(), self._config.monitor
-        if name is None:
-            name = "val_loss" if record.validation else "train_loss"
-        if name not in metrics:
-            raise ConfigError(
-                f"'checkpoint' monitors {name!r}, but the run reports {', '.join(metrics)}", path="callbacks"
-            )
-        return None if math.isnan(metrics[name]) else metrics[name]
+        name = self._config.monitor or ("val_loss" if record.validation else "train_loss")
+        value = monitored(record, name, "checkpoint")
+        return None if math.isnan(value) else value
 
     def _improves(self, value: float) -> bool:
         if self._best is None:

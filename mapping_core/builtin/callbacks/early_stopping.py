@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from mapping_core.errors import ConfigError
+from mapping_core.builtin.callbacks.monitored import check_monitor, monitored
 from mapping_core.interfaces.callback import Callback
 
 if TYPE_CHECKING:
@@ -35,16 +35,11 @@ class EarlyStoppingCallback(Callback):
         self._stop_if_due()  # a run that was stopped stays so when it is resumed, unless patience is greater now
 
     def on_fit_start(self, trainer: MappingTrainer) -> None:
+        check_monitor(trainer, self.config.monitor, "early_stopping")
         self.best, self.bad_epochs, self._trainer = None, 0, trainer
 
     def on_epoch_end(self, trainer: MappingTrainer, record: EpochRecord) -> None:
-        metrics = record.metrics()
-        if self.config.monitor not in metrics:
-            raise ConfigError(
-                f"'early_stopping' monitors {self.config.monitor!r}, but the run reports {', '.join(metrics)}",
-                path="callbacks",
-            )
-        value = metrics[self.config.monitor]
+        value = monitored(record, self.config.monitor, "early_stopping")
         if self._improves(value):
             self.best, self.bad_epochs = value, 0
             return

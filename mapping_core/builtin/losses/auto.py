@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from mapping_core.builtin.losses.predictions import require_tensor
@@ -23,7 +25,7 @@ class AutoLoss(Loss):
     def items(self, step: LossStep) -> int:
         return self._choose(step).items(step)
 
-    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+    def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         return self._choose(step).metrics(step)
 
     def _choose(self, step: LossStep) -> Loss:

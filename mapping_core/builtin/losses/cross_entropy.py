@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -27,15 +30,15 @@ class CrossEntropyLoss(Loss):
 
     def items(self, step: LossStep) -> int:
         targets = require_tensor(step.targets, "cross_entropy")
-        return int((targets != self.ignore_index).sum())
+        return int(torch.count_nonzero(targets != self.ignore_index))
 
-    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+    def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         logits, targets = self._checked(step)
-        counted = targets != self.ignore_index
         hits = logits.detach().argmax(dim=1) == targets
         if self.ignore_index >= 0:  # a class, which a prediction may hit
-            hits = hits & counted
-        return {"accuracy": hits.sum() / counted.sum()}
+            hits = hits & (targets != self.ignore_index)
+        items = self.items(step)
+        return {"accuracy": int(torch.count_nonzero(hits)) / items if items else math.nan}
 
     def _checked(self, step: LossStep) -> tuple[Tensor, Tensor]:
         logits = main_tensor(step.predictions, "cross_entropy")
@@ -46,5 +49,6 @@ class CrossEntropyLoss(Loss):
             raise LossError(
                 f"loss 'cross_entropy' needs logits [N, C, ...] and integer targets [N, ...]; got logits "
                 f"{list(logits.shape)} and {str(targets.dtype).removeprefix('torch.')} targets {list(targets.shape)}"
+                + (": the classes must be dimension 1, not the last" if targets.shape == shape[:-1] else "")
             )
         return logits, targets if targets.dtype == torch.int64 else targets.long()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -89,7 +89,7 @@ class WeightedSum(Loss):
     def items(self, step: LossStep) -> int:
         return self.task.items(step)
 
-    def metrics(self, step: LossStep) -> dict[str, Tensor]:
+    def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         """The task's; in training also each term as last evaluated, and what learned weights have become."""
         metrics = dict(self.task.metrics(step))
         if not torch.is_grad_enabled():
