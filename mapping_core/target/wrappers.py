@@ -20,7 +20,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     """
     while True:
         # A module takes long to say that it has no such attribute, and this is asked every step.
-        compiled = module._modules["_orig_mod"] if "_orig_mod" in module._modules else None
+        compiled = module._modules["_orig_mod"] if "_orig_mod" in module._modules else None  # noqa: SIM401 TorchScript
         if isinstance(compiled, nn.Module):
             module = compiled
         elif isinstance(module, DataParallel | DistributedDataParallel):

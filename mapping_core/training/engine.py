@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ def make_fabric(config: TrainerConfig) -> Fabric:
         # Fabric would take bfloat16 instead; torch has float16 and a scaler on the CPU too.
         precision = {"plugins": MixedPrecision("16-mixed", "cpu")}
     try:
-        fabric = Fabric(accelerator=config.accelerator, devices=config.devices, **precision)
+        fabric = Fabric(accelerator=config.accelerator, **_processes(config), **precision)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{config.accelerator!r} with devices={config.devices} and precision={config.precision!r} cannot "
@@ -34,6 +35,21 @@ def make_fabric(config: TrainerConfig) -> Fabric:
         ) from error
     fabric.launch()
     return fabric
+
+
+def _processes(config: TrainerConfig) -> dict[str, int]:
+    """How many processes a machine has, and how many machines there are: under torchrun, what it was told.
+
+    Fabric would train alone in each of its processes where it was not told of the others.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return {"devices": config.devices}
+    here, everywhere = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    if config.devices not in (1, here):
+        raise ConfigError(
+            f"is {config.devices}, but torchrun started {here} processes on this machine: leave it out", path="devices"
+        )
+    return {"devices": here, "num_nodes": everywhere // here}
 
 
 def check_strategy(fabric: Fabric) -> None:
