@@ -25,8 +25,9 @@ def make_fabric(config: TrainerConfig) -> Fabric:
     if config.precision == "16-mixed" and config.accelerator == "cpu":
         # Fabric would take bfloat16 instead; torch has float16 and a scaler on the CPU too.
         precision = {"plugins": MixedPrecision("16-mixed", "cpu")}
+    devices, machines = _processes(config)
     try:
-        fabric = Fabric(accelerator=config.accelerator, **_processes(config), **precision)
+        fabric = Fabric(accelerator=config.accelerator, devices=devices, num_nodes=machines, **precision)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{config.accelerator!r} with devices={config.devices} and precision={config.precision!r} cannot "
@@ -37,19 +38,19 @@ def make_fabric(config: TrainerConfig) -> Fabric:
     return fabric
 
 
-def _processes(config: TrainerConfig) -> dict[str, int]:
+def _processes(config: TrainerConfig) -> tuple[int, int]:
     """How many processes a machine has, and how many machines there are: under torchrun, what it was told.
 
     Fabric would train alone in each of its processes where it was not told of the others.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return {"devices": config.devices}
+        return config.devices, 1
     here, everywhere = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
     if config.devices not in (1, here):
         raise ConfigError(
             f"is {config.devices}, but torchrun started {here} processes on this machine: leave it out", path="devices"
         )
-    return {"devices": here, "num_nodes": everywhere // here}
+    return here, everywhere // here
 
 
 def check_strategy(fabric: Fabric) -> None:
