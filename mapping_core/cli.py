@@ -16,8 +16,8 @@ import click
 import mapping_core
 from mapping_core.errors import MappingError
 
-#: The commands in the order `mapping --help` lists them, which is also their file names.
-COMMANDS = ("train", "demo", "inspect", "export", "plugins")
+#: The commands in the order `mapping --help` lists them; their files are named so, with _ for -.
+COMMANDS = ("train", "demo", "inspect", "export", "plugins", "check")
 
 
 class LazyGroup(click.Group):
@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
         """Import one command; it takes ``--traceback`` as the group itself does."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"mapping_core.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"mapping_core.commands.{cmd_name.replace('-', '_')}").command
         if all(parameter.name != "traceback" for parameter in command.params):
             command.params.append(traceback_option())
         return command

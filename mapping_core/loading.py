@@ -30,6 +30,9 @@ from mapping_core.known_plugins import names_of
 if TYPE_CHECKING:
     from typing import TypeGuard
 
+#: Seconds that a plugin may take to load: each adds to the start of every command. `mapping plugins` names those above.
+SLOW = 0.1
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

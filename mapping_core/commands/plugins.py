@@ -11,6 +11,7 @@ import attrs
 import click
 
 from mapping_core.components import KINDS
+from mapping_core.loading import SLOW
 from mapping_core.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def _print(registry: Registry) -> None:
     console.print(_components(registry))
     for name in registry.blocked:
         console.print(f"kept out: {name}", markup=False)
+    for plugin in registry.plugins:
+        if plugin.seconds > SLOW:
+            what = f"plugin {plugin.entry_point!r} of {plugin.distribution} {plugin.version}: {plugin.seconds:.2f} s"
+            console.print(
+                f"[yellow]slow to load:[/yellow] {escape(what)}; move heavy imports into build()", soft_wrap=True
+            )
     for problem in registry.problems:
         console.print(f"[red]did not load:[/red] {escape(str(problem))}", soft_wrap=True)
 
