@@ -23,7 +23,9 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "mapping-plugin-quantize": {"generator": ("quantized",), "callback": ("quantize",)},
     "mapping-plugin-rebase": {"callback": ("rebase",)},
     "mapping-plugin-phases": {"phase_policy": ("fixed", "adaptive", "bandit", "sampled")},
-    "mapping-plugin-dynamics": {"dynamics_model": ("linear", "subspace", "ols", "dmd", "kalman")},
+    "mapping-plugin-dynamics": {
+        "dynamics_model": ("linear", "ols", "subspace", "dmd", "kalman", "none", "random", "lookahead", "ema")
+    },
     "mapping-plugin-gru": {"dynamics_model": ("gru",)},
 }
 
