@@ -23,14 +23,13 @@ import safetensors.torch
 import torch
 from attrs import define
 from torch import Tensor, nn
-from torch.nn.utils import prune
 from torch.utils.data import DataLoader
 
+from benchmarks.direct_pruning import DirectPruning, make_permanent
 from benchmarks.scatter import Point, scatter
-from mapping_core import Callback, MappingModel, MappingTrainer
+from mapping_core import MappingModel, MappingTrainer
 from mapping_core.reference.data import fashion_mnist
 from mapping_core.reference.models import CNN2
-from mapping_core.training.history import StepRecord
 from mapping_plugin_quantize import Quantized, Quantizing
 from mapping_plugin_quantize._codec import encode
 
@@ -67,29 +66,12 @@ class Direct:
         """Train it, and give what is to be evaluated, and how it is saved."""
         torch.manual_seed(seed)
         model = CNN2()
-        fit(model, seed, evaluate_on, epochs, callbacks=[] if self.keep is None else [Pruning(self.keep)])
-        for module in model.modules():
-            for name in [name for name, _ in module.named_buffers(recurse=False)]:
-                prune.remove(module, name.removesuffix("_mask"))  # type: ignore[no-untyped-call]
+        fit(model, seed, evaluate_on, epochs, callbacks=[] if self.keep is None else [DirectPruning(self.keep)])
+        make_permanent(model)
         if self.keep is None:
             yield "float32", model, lambda path: safetensors.torch.save_model(model, str(path))
         codes, steps = eight_bits(model)
         yield "8 bits", model, lambda path: save_codes(codes, steps, path)
-
-
-class Pruning(Callback):
-    """Prunes the smallest weights of all layers together, in four equal ratios over the first half of the run."""
-
-    def __init__(self, keep: float) -> None:
-        self.keep = keep
-
-    def on_batch_end(self, trainer: MappingTrainer, record: StepRecord) -> None:
-        assert trainer.total_steps is not None
-        if record.step not in [round(trainer.total_steps * part) for part in (0.125, 0.25, 0.375, 0.5)]:
-            return
-        assert isinstance(trainer.model, nn.Sequential)
-        weights = [(layer, "weight") for layer in trainer.model if isinstance(layer, nn.Conv2d | nn.Linear)]
-        prune.global_unstructured(weights, prune.L1Unstructured, amount=1 - self.keep**0.25)
 
 
 CONFIGURATIONS: dict[str, Mapped | Direct] = {

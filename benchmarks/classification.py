@@ -5,7 +5,8 @@
 Trains on the whole training set for a fixed number of epochs and reports the accuracy on the
 test set after the last one; nothing is selected on it. ``--validation`` trains on five sixths
 and reports on the sixth instead: for choices. ``--lrd 7=32`` decomposes the layer "7" at rank 32,
-of the target itself with ``--strategy direct``; ``--keep 0.1`` prunes generated weights to a tenth.
+of the target itself with ``--strategy direct``; ``--keep 0.1`` prunes to a tenth, generated weights or the
+target's own. The numbers of a row are what trains; of a pruned target, what is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 import torch
 from torch import nn
 
-from mapping_core import GeneratorConfig, MappingModel, MappingTrainer
+from benchmarks.direct_pruning import DirectPruning, make_permanent
+from mapping_core import Callback, CallbackConfig, GeneratorConfig, MappingModel, MappingTrainer
 from mapping_core.reference.data import DATA
 from mapping_core.reference.models import MODELS
 from mapping_plugin_lrd import Lrd, factorize
@@ -30,7 +32,7 @@ def main() -> None:
     parser.add_argument("--network", default="cnn2", choices=["cnn1", "cnn2"])
     parser.add_argument("--strategy", default="slvt", help="a strategy's name, or 'direct'")
     parser.add_argument("--lrd", metavar="PATTERN=RANK", help="layers as two thin factors")
-    parser.add_argument("--keep", type=float, help="the part of the weights to keep (not with 'direct')")
+    parser.add_argument("--keep", type=float, help="the part of the weights to keep")
     parser.add_argument("--mapper", default="srht")
     parser.add_argument("--latent-dim", type=int, default=2048)
     parser.add_argument("--learning-rate", type=float)
@@ -51,14 +53,15 @@ def main() -> None:
         + (f" + LRD {options.lrd}" if ranks else "")
         + (f" + keep {options.keep}" if options.keep else "")
     )
+    callbacks: list[Callback | CallbackConfig]
     if options.strategy == "direct":
-        if options.keep:
-            parser.error("--keep prunes generated weights, and 'direct' generates none")
+        callbacks = [DirectPruning(options.keep)] if options.keep else []
         model = factorize(model, rank=ranks, seed=options.seed) if ranks else model
     else:
         strategy: str | GeneratorConfig = options.strategy
         strategy = Lrd(rank=ranks, strategy=strategy) if ranks else strategy
         strategy = Pruned(strategy=strategy) if options.keep else strategy
+        callbacks = [Pruning(keep=options.keep)] if options.keep else []
         model = MappingModel(model, options.latent_dim, strategy, mapper=options.mapper, seed=options.seed)
     started = time.perf_counter()
     history = MappingTrainer(
@@ -71,9 +74,11 @@ def main() -> None:
         seed=options.seed,
         accelerator="cpu",
         progress=False,
-        callbacks=[Pruning(keep=options.keep)] if options.keep else [],
+        callbacks=callbacks,
     ).fit()
-    numbers = sum(parameter.numel() for parameter in model.parameters())
+    make_permanent(model)
+    pruned = options.keep and options.strategy == "direct"
+    numbers = sum(int((p != 0).sum()) if pruned else p.numel() for p in model.parameters())
     print(
         f"| {options.data} | {options.network} | {name} | {options.mapper} | {numbers:,} "
         f"| {options.epochs} | {options.seed} | {evaluate_on} | {100 * history['val_accuracy'][-1]:.2f} "
