@@ -57,7 +57,7 @@ def trajectory(request: pytest.FixtureRequest) -> Seen:
 
 
 def asked(config: DynamicsConfig, trajectory: Seen, steps: int) -> tuple[float, float, float]:
-    """Of a displacement of 20 steps: its cosine with the real one, its length as a share of that one, the loss there."""
+    """Of a displacement of 20 steps: its cosine with the real one, its share of that one's length, the loss there."""
     model = config.build(DynamicsContext(size=len(trajectory[0][0]), seed=0))
     for step in range(steps):
         model.observe(*trajectory[step], step)
