@@ -8,7 +8,7 @@ r"""Predictive training against tuned baselines, in pieces that fit between othe
 
 `run` adds one line a run to FILE: the losses of a fixed sample of the training and the validation part over
 time. Without `--tuned-by` it makes a run for every rate of the task's grid, the same for all methods; with it, at each
-method's best rate of the seeds from 100 on (the lowest last validation loss), times `--factor`. `table`
+method's best rate of the seeds from 100 on (by the validation loss over the last 100 steps), times `--factor`. `table`
 takes the seeds below 100. Nothing is selected on test data: there is none. The clock stops for
 measurements, and for nothing else. One thread, one run at a time; methods take turns within a seed.
 """
@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.prediction.measuring import Curve, Passes
 from benchmarks.prediction.methods import METHODS, Average
-from benchmarks.prediction.table import page
+from benchmarks.prediction.table import LAST, page
 from benchmarks.prediction.tasks import TASKS, Data
 from mapping_core import MappingTrainer
 
@@ -102,11 +102,12 @@ def run(task: str, method: str, rate: float, seed: int, data: Data, steps: int |
 
 
 def tuned(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Of the tuning seeds, each method's best rate on each task, and its mean last validation loss."""
+    """Of the tuning seeds, each method's best rate on each task, and its validation loss at the end."""
     losses: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["seed"] >= TUNING and row["factor"] == 1.0:
-            losses[row["task"], row["method"]][row["rate"]].append(row["points"][-1]["validation"])
+            last = [point["validation"] for point in row["points"][-LAST:]]
+            losses[row["task"], row["method"]][row["rate"]].append(statistics.mean(last))
     best = {}
     for key, found in losses.items():
         loss, rate = min((statistics.mean(each), rate) for rate, each in found.items())

@@ -11,6 +11,9 @@ from benchmarks.prediction.tasks import TASKS
 
 Row = dict[str, Any]
 
+TOTALS = ("cpu", "backward", "forward")
+LAST = 4  # measurements at the end of a run whose mean counts: one alone is noisy
+
 
 def page(rows: list[Row]) -> str:
     """One table a task and factor: what each method needs for each target, as a share of what `constant` needs."""
@@ -26,26 +29,17 @@ def page(rows: list[Row]) -> str:
 def _lines(task: str, rows: list[Row]) -> Iterable[str]:
     targets = [(part, each) for part, found in TASKS[task].targets.items() for each in found]
     names = " | ".join(f"{part} {target:g}" for part, target in targets)
-    yield f"| method | rate | runs | last validation loss | time | backward | forward | {names} |"
+    yield f"| method | rate | runs | validation loss at the end | time | backward | forward | {names} |"
     yield "|---|---|---|---|---|---|---|" + "---|" * len(targets)
     base = {row["seed"]: row for row in rows if row["method"] == "constant"}
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
-        last = [row["points"][-1] for row in own]
+        last = [statistics.mean(point["validation"] for point in row["points"][-LAST:]) for row in own]
         rates = ", ".join(f"{rate:g}" for rate in sorted({row["rate"] for row in own}))
-        spread = f"{_mean(last, 'validation'):.4f}" + (
-            f" +- {statistics.stdev(each['validation'] for each in last):.4f}" if len(last) > 1 else ""
-        )
+        spread = f"{statistics.mean(last):.4f}" + (f" +- {statistics.stdev(last):.4f}" if len(last) > 1 else "")
         totals = " | ".join(_ratio([row["points"][-1] for row in own], own, base, key) for key in TOTALS)
         cells = " | ".join(_to_target(own, base, part, target) for part, target in targets)
         yield f"| {method} | {rates} | {len(own)} | {spread} | {totals} | {cells} |"
-
-
-TOTALS = ("cpu", "backward", "forward")
-
-
-def _mean(points: list[dict[str, float]], key: str) -> float:
-    return statistics.mean(each[key] for each in points)
 
 
 def _ratio(points: list[dict[str, float]], own: list[Row], base: dict[int, Row], key: str) -> str:
