@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,22 +103,6 @@ def test_wrong_budgets(budget: Any) -> None:
     """A budget is a rule or a table of positive integers."""
     with pytest.raises(ValueError, match="'budget' must"):
         Layerwise(budget=budget)
-
-
-def test_some_lazy_compiled_and_many(tmp_path: Path) -> None:
-    """Parts of the weights, lazy generation, the compiled model, stacks, files and exports agree with the model."""
-    made = model(Grouped(groups=GROUPS, budget="sqrt"), seed=4).eval()
-    x = torch.randn(5, 6)
-    weights = made.generate_weights()
-    some = made.generator.generate_some(made.latents, made.target.base.as_dict(), frozenset({"0.bias", "2.weight"}))
-    assert set(some) == {"0.bias", "2.weight"}
-    assert all(torch.equal(weights[name], weight) for name, weight in some.items())
-    torch.testing.assert_close(model(made.strategy, seed=4, lazy=True).eval()(x), made(x))
-    torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), made(x))
-    torch.testing.assert_close(made.stack([made.latent_vector()])(x)[0], made(x))
-    torch.testing.assert_close(made.export()(x), made(x))
-    made.save(tmp_path / "m")
-    assert torch.equal(MappingModel.load(tmp_path / "m", network()).eval()(x), made(x))
 
 
 def test_trains() -> None:

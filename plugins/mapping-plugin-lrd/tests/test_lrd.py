@@ -216,14 +216,6 @@ def test_lazy() -> None:
         torch.testing.assert_close(made[0][1], made[1][1], rtol=1e-4, atol=1e-4)
 
 
-def test_compile() -> None:
-    """The compiled model, without a graph break, computes the same."""
-    made = model()
-    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
-    x = inputs()
-    torch.testing.assert_close(compiled(x), made(x))
-
-
 def test_many_models_at_once() -> None:
     """A stack of latents gives what each gives alone; latents may have leading dimensions."""
     made = model().eval()

@@ -143,17 +143,6 @@ def test_scalar_and_padding_row() -> None:
         assert torch.equal(some["words.weight"], weights["words.weight"][slice(*rows)])
 
 
-def test_gates_follow_the_gradient() -> None:
-    """In float64 the gates' gradient is what finite differences say, and a graph compiles without a break."""
-    model = moved(MappingModel(Net(), 10, Finetune())).double()
-    x = torch.randn(3, 6, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda z: torch.func.functional_call(model, {"latent": z}, (x,)), model.latent_vector().requires_grad_()
-    )
-    torch.compiler.reset()
-    torch.testing.assert_close(torch.compile(model, backend="aot_eager", fullgraph=True)(x), model(x))
-
-
 def test_saves_and_loads(kind: str, tmp_path: Path) -> None:
     """A file brings blocks, kind and outputs back, whole or lazily."""
     target, x = Net(), torch.randn(2, 6)

@@ -88,33 +88,11 @@ def test_starts_as_the_target(modulation: ModulationConfig) -> None:
     assert bool((model.latent.grad != 0).all())
 
 
-def test_trains_nothing_of_its_own(modulation: ModulationConfig) -> None:
-    """The trainable numbers are the latent's, and its state adds nothing to the state dict."""
-    model = mapped(modulation)
-    assert sum(p.numel() for p in model.parameters()) == 12
-    assert set(model.state_dict()) == {"latent"}
-
-
-def test_changes_the_weights(modulation: ModulationConfig) -> None:
-    """Elsewhere it gives other weights than the mapper alone."""
-    plain, changed = moved(mapped(None)).generate_weights(), moved(mapped(modulation)).generate_weights()
-    assert not torch.equal(plain["stem.0.weight"], changed["stem.0.weight"])
-
-
 def test_same_seed_same_weights(modulation: ModulationConfig) -> None:
     """The seed decides: the same one gives the same weights, another one others."""
     one, again, other = (moved(mapped(modulation, seed=seed)).generate_weights() for seed in (3, 3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["body.0.weight"], other["body.0.weight"])
-
-
-def test_gradient(modulation: ModulationConfig) -> None:
-    """In float64 the gradient is what finite differences say."""
-    model = moved(mapped(modulation)).double()
-    x = torch.randn(2, 2, 5, 5, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda z: torch.func.functional_call(model, {"latent": z}, (x,)), model.latent_vector().requires_grad_()
-    )
 
 
 def test_many_latents_at_once(modulation: ModulationConfig) -> None:
@@ -130,19 +108,6 @@ def test_many_latents_at_once(modulation: ModulationConfig) -> None:
             torch.testing.assert_close(mapped_over[name][i, j], weight)
 
 
-def test_rows(modulation: ModulationConfig) -> None:
-    """Some parameters, and some of their rows, are those of the whole."""
-    model = moved(mapped(modulation))
-    whole = model.generate_weights()
-    base = model.target.base.as_dict()
-    names = frozenset({"body.0.weight", "body.0.bias"})
-    for rows in (None, (0, 2), (2, 6), (5, 6)):
-        some = model.generator.generate_some(model.latents, base, names, rows)
-        assert some.keys() == names
-        for name, weight in some.items():
-            torch.testing.assert_close(weight, whole[name] if rows is None else whole[name][slice(*rows)])
-
-
 def test_lazy_generation(modulation: ModulationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer run a few rows at a time gives the output and the gradient of the whole."""
     monkeypatch.setattr("mapping_core.target.slices.SLICE", 60)
@@ -154,14 +119,6 @@ def test_lazy_generation(modulation: ModulationConfig, monkeypatch: pytest.Monke
         output.square().sum().backward()
         results.append((output.detach(), model.latent.grad))
     torch.testing.assert_close(results[1], results[0])
-
-
-def test_compiles(modulation: ModulationConfig) -> None:
-    """The model is one graph without a break, and gives what it gives uncompiled."""
-    torch.compiler.reset()
-    model = moved(mapped(modulation))
-    x = torch.randn(2, 2, 5, 5)
-    torch.testing.assert_close(torch.compile(model, backend="aot_eager", fullgraph=True)(x), model(x))
 
 
 def test_low_precision_base(modulation: ModulationConfig) -> None:
