@@ -17,7 +17,7 @@ import mapping_core
 from mapping_core.errors import MappingError
 
 #: The commands in the order `mapping --help` lists them; their files are named so, with _ for -.
-COMMANDS = ("train", "demo", "inspect", "export", "plugins", "check")
+COMMANDS = ("train", "demo", "inspect", "export", "plugins", "check", "new-plugin")
 
 
 class LazyGroup(click.Group):
