@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve
 
+from mapping_core.building import built
 from mapping_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,13 +66,14 @@ class GeneratorContext:
         from mapping_core.expansion import Expansion
 
         count = sum(spec.numel for spec in parameters)
-        mapper = self.mapper.build(
-            MapperContext(in_features=latent_dim, out_features=count, seed=self.seed, stream=stream)
+        mapper = built(
+            self.mapper, MapperContext(in_features=latent_dim, out_features=count, seed=self.seed, stream=stream)
         )
         modulation = None
         if self.modulation is not None:
-            modulation = self.modulation.build(
-                ModulationContext(in_features=latent_dim, parameters=tuple(parameters), seed=self.seed, stream=stream)
+            modulation = built(
+                self.modulation,
+                ModulationContext(in_features=latent_dim, parameters=tuple(parameters), seed=self.seed, stream=stream),
             )
         return Expansion(parameters, mapper, modulation)
 
@@ -97,7 +99,7 @@ class GeneratorContext:
             )
         check_inner_budget(latent_dim, layout, name=name)
         context = evolve(self, layout=layout, latent_dim=latent_dim)
-        generator = OneLatent(context) if strategy is None else strategy.build(context)
+        generator = OneLatent(context) if strategy is None else built(strategy, context)
         check_generator(generator, name=name, layout=layout, budget=latent_dim)
         return generator
 

@@ -236,7 +236,10 @@ def load(
         )
     except UnknownComponentError as error:
         supplier = supplier_at(recipe, error.path)
-        raise UnknownComponentError(f"{path}: {error}; the file was written with {supplier}") from error
+        message = f"{path}: {error}; the file was written with {supplier}"
+        if supplier is not None and "pip install" not in message:
+            message += f": pip install {supplier.partition(' ')[0]}"
+        raise UnknownComponentError(message) from error
     except BudgetError as error:
         raise FileFormatError(f"{path}: is damaged, its latent does not fit its layout: {error}") from error
     if model.base_fingerprint() != recipe["base_sha256"]:

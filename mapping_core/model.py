@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from mapping_core import files
+from mapping_core.building import built
 from mapping_core.checks import check_generator, checked_seed, latent_budget
 from mapping_core.components import Component, GeneratorConfig, MapperConfig, ModulationConfig
 from mapping_core.contexts import GeneratorContext
@@ -160,7 +161,8 @@ class MappingModel(nn.Module):
             modulation=self.modulation,
             base=base,
         )
-        return self.strategy.build(context)
+        generator: Generator = built(self.strategy, context)
+        return generator
 
     @property
     def skeleton(self) -> nn.Module:

@@ -161,8 +161,9 @@ def packs_without_loss(component: GeneratorConfig, world: ModelWorld) -> None:
 
 @contract("avoid data-dependent Python (if on values, .item()) in forward()")
 def compiles(component: GeneratorConfig, world: ModelWorld) -> None:
-    """`torch.compile` takes the mapped model as one graph, with the same result."""
-    compiles_alike(moved(model(component, world)), world.batch(4)[0])
+    """`torch.compile` takes it as one graph, with the same weights."""
+    made = moved(model(component, world))
+    compiles_alike(made.generator, dict(made.latents), made.target.base.as_dict())
 
 
 #: What is checked of a generator, beside `common.CHECKS`.

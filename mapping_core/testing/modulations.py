@@ -146,8 +146,8 @@ def follows_the_device(component: ModulationConfig, world: ModelWorld) -> None:
 
 @contract("avoid data-dependent Python (if on values, .item()) in forward()")
 def compiles(component: ModulationConfig, world: ModelWorld) -> None:
-    """`torch.compile` takes the mapped model as one graph, with the same result."""
-    compiles_alike(moved(model(component, world)), world.batch(4)[0])
+    """`torch.compile` takes it as one graph, with the same result."""
+    compiles_alike(build(component, world), *changes(world))
 
 
 #: What is checked of a modulation, beside `common.CHECKS`.
