@@ -75,9 +75,9 @@ class Direct:
 
 
 CONFIGURATIONS: dict[str, Mapped | Direct] = {
-    "3.5 KB": Mapped(numbers=6_800, bits=3),
+    "3.5 KB": Mapped(numbers=6_700, bits=3),
     "8 KB": Mapped(numbers=19_000, bits=3, flips=True),
-    "16 KB": Mapped(numbers=40_000, bits=3, flips=True),
+    "16 KB": Mapped(numbers=43_000, bits=3, flips=True),
     "float32 latent": Mapped(numbers=2048, bits=None),
     "direct": Direct(),
     "direct, pruned to 10 %": Direct(keep=0.1),
