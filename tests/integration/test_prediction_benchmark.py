@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_a_run(method: str, task: str) -> None:
     row = benchmark.run(task, method, 0.1, 0, tasks.TASKS[task].data())
     points = row["points"]
     assert [point["step"] for point in points] == [25, 50, STEPS]
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         assert after["train"] < before["train"]
         assert all(after[key] > before[key] for key in ("seconds", "cpu", "backward", "forward"))
     if METHODS[method].options == {}:
