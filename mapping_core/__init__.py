@@ -44,7 +44,7 @@ from mapping_core.errors import (
 )
 from mapping_core.hookspecs import hookimpl
 from mapping_core.registry import Registry
-from mapping_core.training.config import TrainerConfig
+from mapping_core.training.config import GuardConfig, PredictionConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from mapping_core.expansion import Expansion, expand
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from mapping_core.interfaces.loss import Loss
     from mapping_core.interfaces.mapper import LinearMapper, Mapper
     from mapping_core.interfaces.modulation import Modulation
-    from mapping_core.interfaces.phase_policy import Phase, PhasePolicy
+    from mapping_core.interfaces.phase_policy import Phase, PhaseDecision, PhaseOutcome, PhasePolicy
     from mapping_core.model import MappingModel
     from mapping_core.target.layout import Layout, ParameterSpec
     from mapping_core.training.batches import Batch
@@ -82,6 +82,8 @@ _LAZY = {
     "Modulation": "mapping_core.interfaces.modulation",
     "ParameterSpec": "mapping_core.target.layout",
     "Phase": "mapping_core.interfaces.phase_policy",
+    "PhaseDecision": "mapping_core.interfaces.phase_policy",
+    "PhaseOutcome": "mapping_core.interfaces.phase_policy",
     "PhasePolicy": "mapping_core.interfaces.phase_policy",
     "find_learning_rate": "mapping_core.training.learning_rate",
 }
@@ -103,6 +105,7 @@ __all__ = [
     "FileFormatError",
     "Generator",
     "GeneratorConfig",
+    "GuardConfig",
     "History",
     "Interrupted",
     "Layout",
@@ -121,9 +124,12 @@ __all__ = [
     "NonFiniteError",
     "ParameterSpec",
     "Phase",
+    "PhaseDecision",
+    "PhaseOutcome",
     "PhasePolicy",
     "PhasePolicyConfig",
     "PluginError",
+    "PredictionConfig",
     "Registry",
     "RunConfig",
     "TargetError",

@@ -47,3 +47,18 @@ class Loss(nn.Module, ABC):
     def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         """Further means over the same items to report, by name; no gradient is needed."""
         return {}
+
+    def per_sample(self, step: LossStep) -> Tensor | None:
+        """What each sample [N] adds to the sum over all items: together ``forward(step) * items(step)``.
+
+        None, as here, says that the loss is no sum over samples. A jump is then judged on whole
+        batches, and no samples can be chosen for the backward pass.
+        """
+        return None
+
+    def scores(self, step: LossStep) -> Tensor | None:
+        """How much each sample's gradient may weigh, [N], none negative: what samples are chosen by.
+
+        By default its loss. The choice is unbiased whatever the scores; good ones lower its variance.
+        """
+        return self.per_sample(step)

@@ -8,13 +8,20 @@ from typing import Any
 
 from mapping_core.components import PhasePolicyConfig
 from mapping_core.contexts import PhasePolicyContext
-from mapping_core.interfaces.phase_policy import LEGAL_TRANSITIONS, Phase, PhaseOutcome, PhasePolicy, Progress
+from mapping_core.interfaces.phase_policy import (
+    LEGAL_TRANSITIONS,
+    JumpOutcome,
+    Phase,
+    PhaseDecision,
+    PhaseOutcome,
+    PhasePolicy,
+    Progress,
+    Verdict,
+)
 from mapping_core.testing.contract import Check, contract, expect
 from mapping_core.testing.observing import equal, global_seed, nothing_drawn
 from mapping_core.testing.worlds import PolicyWorld
 from mapping_core.training.state import check_plain
-
-Answer = tuple[Phase, int | None]
 
 #: Whether jumps are kept in a simulated run: always, never, every third.
 FATES: tuple[tuple[bool, ...], ...] = ((True,), (False,), (True, False, False))
@@ -25,21 +32,30 @@ def build(component: PhasePolicyConfig, world: PolicyWorld, *, endless: bool = F
     return component.build(PhasePolicyContext(total_steps=None if endless else world.total_steps, seed=world.seed))
 
 
-def simulate(policy: PhasePolicy, steps: int, *, fate: tuple[bool, ...] = (True,), start: int = 0) -> Iterator[Answer]:
+def simulate(
+    policy: PhasePolicy, steps: int, *, fate: tuple[bool, ...] = (True,), start: int = 0
+) -> Iterator[PhaseDecision]:
     """What a policy answers in a run whose loss falls, with jumps kept or not by `fate` in turn."""
-    done, phase, jumps = start, None, 0
+    done, phase, jumps, jumped = start, None, 0, False
     while done < steps:
         progress = Progress(step=done, total_steps=steps, phase=phase, loss=None if phase is None else loss_at(done))
         answer = policy.next(progress)
         yield answer
-        phase, length = answer
-        count = min(steps - done if length is None else length, steps - done)
+        if jumped and answer.is_jump:  # which a run refuses, and which might never end
+            return
+        phase, jumped = answer.phase, answer.is_jump
+        if answer.is_jump:
+            verdict, jumps = Verdict.ACCEPTED if fate[jumps % len(fate)] else Verdict.REJECTED, jumps + 1
+            jump = JumpOutcome(verdict=verdict, seconds=0.01, horizon=answer.horizons[0], before=1.0, after=1.0)
+            policy.feedback(PhaseOutcome(phase=phase, steps=0, loss=None, seconds=0.01, jump=jump))
+            continue
+        count = min(steps - done if answer.steps is None else answer.steps, steps - done)
         done += count
-        accepted = None
-        if phase is Phase.PREDICT:
-            accepted, jumps = fate[jumps % len(fate)], jumps + 1
+        gain = None if answer.keep is None else (1.1 if fate[jumps % len(fate)] else 2.0)
         policy.feedback(
-            PhaseOutcome(phase=phase, steps=count, loss=loss_at(done), seconds=0.01 * count, accepted=accepted)
+            PhaseOutcome(
+                phase=phase, steps=count, loss=loss_at(done), seconds=0.01 * count, step_seconds=0.01, gain=gain
+            )
         )
 
 
@@ -57,23 +73,25 @@ def builds(component: PhasePolicyConfig, world: PolicyWorld) -> None:
         policy.next(Progress(step=0, total_steps=None if endless else world.total_steps, phase=None, loss=None))
 
 
-@contract("return (Phase.FULL, 20) or the like from next(); None as the length means to the end of the run")
-def answers_a_phase_and_a_length(component: PhasePolicyConfig, world: PolicyWorld) -> None:
-    """`next` answers a `Phase` and a length of at least one step, or None."""
+@contract("return PhaseDecision(Phase.FULL, 20) or the like from next(); None as steps means to the end of the run")
+def answers_a_decision(component: PhasePolicyConfig, world: PolicyWorld) -> None:
+    """`next` answers a `PhaseDecision` that has no fault."""
     for fate in FATES:
         for answer in simulate(build(component, world), world.total_steps, fate=fate):
-            expect(isinstance(answer, tuple) and len(answer) == 2, f"answered {answer!r}")
-            phase, length = answer
-            expect(isinstance(phase, Phase), f"answered the phase {phase!r}")
-            expect(length is None or (type(length) is int and length >= 1), f"answered a length of {length!r}")
+            expect(isinstance(answer, PhaseDecision), f"answered {answer!r}")
+            expect(not answer.fault(), f"answered {answer.fault()}")
 
 
 @contract("look at progress.phase: LEGAL_TRANSITIONS says what may follow, and after no phase WARMUP or FULL")
 def transitions_are_legal(component: PhasePolicyConfig, world: PolicyWorld) -> None:
-    """Each phase is one that may follow the last, whether jumps are kept or not; none starts with a jump."""
+    """Each phase is one that may follow the last, whether jumps are kept or not, and no jump follows a jump."""
     for fate in FATES:
         last: Phase | None = None
-        for phase, _ in simulate(build(component, world), world.total_steps, fate=fate):
+        jumped = False
+        for answer in simulate(build(component, world), world.total_steps, fate=fate):
+            phase = answer.phase
+            expect(not (jumped and answer.is_jump), "asks for a jump after a jump, with no step between them")
+            jumped = answer.is_jump
             if last is None:
                 expect(phase in (Phase.WARMUP, Phase.FULL), f"starts with {phase.name}")
             else:
@@ -110,7 +128,7 @@ def survives_a_restart(component: PhasePolicyConfig, world: PolicyWorld) -> None
         expect(answers[0] == answers[1], f"stopped after {stop} phases and loaded, it goes on otherwise")
 
 
-def _rest(run: Iterator[Answer], policy: PhasePolicy, fresh: PhasePolicy) -> Iterator[Answer]:
+def _rest(run: Iterator[PhaseDecision], policy: PhasePolicy, fresh: PhasePolicy) -> Iterator[PhaseDecision]:
     """Go on with a simulated run, with another policy in the place of its own."""
     policy.next, policy.feedback = fresh.next, fresh.feedback  # type: ignore[method-assign]
     return run
@@ -119,7 +137,7 @@ def _rest(run: Iterator[Answer], policy: PhasePolicy, fresh: PhasePolicy) -> Ite
 #: What is checked of a phase policy, beside `common.CHECKS`.
 CHECKS: tuple[Check[Any, Any], ...] = (
     builds,
-    answers_a_phase_and_a_length,
+    answers_a_decision,
     transitions_are_legal,
     same_seed_same_phases,
     survives_a_restart,

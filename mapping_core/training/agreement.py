@@ -43,3 +43,12 @@ def gathered(fabric: Fabric, own: T) -> list[T]:
     objects = [own] * fabric.world_size
     distributed.all_gather_object(objects, own)
     return objects
+
+
+def summed(fabric: Fabric, own: list[float]) -> list[float]:
+    """The sums of numbers over all ranks; all must call it at the same point."""
+    if fabric.world_size == 1:
+        return own
+    words = torch.tensor(own, dtype=torch.float64, device=fabric.device)
+    distributed.all_reduce(words)
+    return list(words.tolist())

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mapping_core.components import PhasePolicyConfig
-from mapping_core.contexts import PhasePolicyContext
 from mapping_core.training.checkpoint import clear_unfinished, set_aside, write_base
 from mapping_core.training.engine import loader_length, place, scaler_of
 from mapping_core.training.interruption import Interruption
 from mapping_core.training.loop import Loop
 from mapping_core.training.optimization import default_optimizer, default_schedule
-from mapping_core.training.phases import PhaseRunner
+from mapping_core.training.predictive import connect, make_phases
 from mapping_core.training.resolved import write_resolved
 from mapping_core.training.resumption import check_format, counted_from, take_state
 from mapping_core.training.sampling import with_own_order
@@ -64,8 +62,7 @@ def begin(
         scheduler = default_schedule(
             optimizer, kind=config.schedule, warmup=config.warmup, total_steps=trainer.total_steps
         )
-    policy_config = trainer.registry.resolve(PhasePolicyConfig, config.phase_policy)
-    policy = policy_config.build(PhasePolicyContext(total_steps=trainer.total_steps, seed=config.seed or 0))
+    phases, selection = make_phases(trainer, fabric, order_seed)
     loop = Loop(
         trainer,
         fabric,
@@ -73,11 +70,11 @@ def begin(
         order_seed=order_seed,
         optimizer=optimizer,
         scheduler=scheduler,
-        phases=PhaseRunner(
-            policy, name=policy_config.name, total_steps=trainer.total_steps, broadcast=fabric.broadcast
-        ),
+        phases=phases,
+        selection=selection,
         interruption=interruption,
     )
+    connect(loop)
     if checkpoint is not None and state is not None:
         take_state(loop, checkpoint, state)
         if run_dir is not None and fabric.is_global_zero:

@@ -8,11 +8,45 @@ from typing import Any
 from attrs import define, field
 from attrs.validators import ge, gt, in_, lt, optional
 
-from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
+from mapping_core.components import CallbackConfig, DynamicsConfig, LossConfig, PhasePolicyConfig
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true")
 SCHEDULES = ("cosine", "constant")
 NONFINITE = ("raise", "skip", "rollback")
+
+
+@define(frozen=True, kw_only=True)
+class GuardConfig:
+    """When a proposed jump is kept, and what finding that out may cost.
+
+    A proposal is chosen on one probe of `samples` training samples and judged on another: the mean of the
+    differences of their losses, plus `deviations` of its standard errors, must be at most `tau`. What accepted
+    jumps have for bounds above 0 sums up to at most `risk`. Probes take at most `share` of the compute of the steps
+    made so far. After a rejection nothing is tried for `wait` steps, after another one for twice as many.
+    Losses are compared around the exponential average of what trains, with decay `average`.
+    """
+
+    samples: int = field(default=1024, validator=ge(8))
+    deviations: float = field(default=2.0, validator=ge(0.0))
+    tau: float = field(default=0.0, validator=ge(0.0))
+    risk: float = field(default=0.0, validator=ge(0.0))
+    share: float = field(default=0.05, validator=[ge(0.0), lt(1.0)])
+    wait: int = field(default=40, validator=ge(0))
+    average: float = field(default=0.95, validator=[ge(0.0), lt(1.0)])
+
+
+@define(frozen=True, kw_only=True)
+class PredictionConfig:
+    """Predictive training: a phase policy, and what its jumps need.
+
+    `dynamics` proposes jumps; without it a policy may ask for none. An accepted one multiplies the learning rate
+    by `rate_factor`: that a jump lowers the loss says that the rate is too low.
+    """
+
+    policy: PhasePolicyConfig | str = "fixed"
+    dynamics: DynamicsConfig | str | None = None
+    guard: GuardConfig = field(factory=GuardConfig)
+    rate_factor: float = field(default=1.0, validator=gt(0.0))
 
 
 @define(frozen=True, kw_only=True)
@@ -29,6 +63,7 @@ class TrainerConfig:
     number to `clip_value`. `nonfinite` says what a loss or gradient that is NaN or infinite does:
     ``"raise"``, ``"skip"`` its step, or ``"rollback"`` to the state at the last checkpoint or
     epoch's start; the optimiser never sees it. `checkpoint_every` counts optimiser steps.
+    `prediction` makes training predictive; without it every step is an ordinary one.
     `scheduler_interval` is for a scheduler of one's own: after each ``"step"`` or each ``"epoch"``.
     """
 
@@ -39,7 +74,7 @@ class TrainerConfig:
     warmup: float = field(default=0.05, validator=[ge(0.0), lambda _, a, v: _below_one(a, v)])
     schedule: str = field(default="cosine", validator=in_(SCHEDULES))
     loss: LossConfig | str = "auto"
-    phase_policy: PhasePolicyConfig | str = "full"
+    prediction: PredictionConfig | None = None
     callbacks: tuple[CallbackConfig, ...] = ()
     run_dir: Path | None = None
     checkpoint_every: int | None = field(default=None, validator=optional(ge(1)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 from attrs import define
-from torch import Tensor, nn
+from torch import Tensor
 
 from mapping_core.errors import ConfigError, DataError
 from mapping_core.training.arguments import check_loader
@@ -25,6 +25,7 @@ from mapping_core.training.modes import all_modules
 from mapping_core.training.optimization import default_optimizer
 from mapping_core.training.randomness import random_state, seed_everything, set_random_state
 from mapping_core.training.sampling import set_epoch, with_own_order
+from mapping_core.training.snapshot import changing
 from mapping_core.training.steps import forward_step
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class _Trials:
 def _untouched(trainer: MappingTrainer, scaler: Any) -> Iterator[None]:
     """Whatever trains inside, afterwards it is as it was."""
     modules = (trainer.model, trainer.loss)
-    numbers = [(tensor, tensor.detach().clone()) for module in modules for tensor in _changing(module)]
+    numbers = [(tensor, tensor.detach().clone()) for module in modules for tensor in changing(module)]
     gradients = [(parameter, parameter.grad) for module in modules for parameter in module.parameters()]
     modes = [(module, module.training) for each in modules for module in all_modules(each)]
     own = trainer.own_optimizer
@@ -221,12 +222,3 @@ def _untouched(trainer: MappingTrainer, scaler: Any) -> Iterator[None]:
         if scaler is not None:
             scaler.load_state_dict(scale)
         set_random_state(random, trainer.train_loader)
-
-
-def _changing(module: nn.Module) -> list[Tensor]:
-    """What a step can write to: all buffers, and the parameters that train."""
-    state = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    tensors = [*state.values(), *module.buffers(), *module.parameters()]
-    return list(
-        {id(each): each for each in tensors if not isinstance(each, nn.Parameter) or each.requires_grad}.values()
-    )

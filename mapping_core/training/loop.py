@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mapping_core.errors import DataError, NonFiniteError
+from mapping_core.interfaces.phase_policy import Phase
 from mapping_core.logs import get_logger
 from mapping_core.training.agreement import Asked, agree_on, gathered
 from mapping_core.training.averages import Averages
@@ -31,6 +32,8 @@ from mapping_core.training.steps import forward_step
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from mapping_core.training.prediction import Predictor
+    from mapping_core.training.selection import Selection
     from mapping_core.training.trainer import MappingTrainer
 
 #: After so many steps in a row without a finite gradient a run has nowhere to go.
@@ -53,10 +56,13 @@ class Loop:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         phases: PhaseRunner,
+        selection: Selection | None,
         interruption: Interruption,
     ) -> None:
         self.trainer, self.fabric, self.loader, self.order_seed = trainer, fabric, loader, order_seed
         self.optimizer, self.scheduler, self.phases = optimizer, scheduler, phases
+        self._selection = selection
+        self.predictor: Predictor | None = None  # set where jumps are made, which it makes through this loop
         self._interruption = interruption
         self._config = trainer.config
         self.length = loader_length(loader)
@@ -72,6 +78,7 @@ class Loop:
         self._seconds = 0.0  # which that process spent in it
         self._learning_rate = float(optimizer.param_groups[0]["lr"])
         self._norm = 0.0
+        self._gain: float | None = None
         self._fault = ""
         self._refusals = 0
         self._saved: dict[str, Any] = {}  # what a rollback goes back to
@@ -179,15 +186,23 @@ class Loop:
         if self._window.batches == 0:
             self._begin_window()
         trainer.emit("on_batch_start", trainer, raw)
-        step = forward_step(trainer.model, self._forward, trainer.batch_adapter(raw))
-        loss: Tensor = trainer.loss(step)
-        items = trainer.loss.items(step)
-        value = loss.detach()
+        if self.predictor is not None:
+            self.predictor.note(raw)
+        if self.phases.keep is None:
+            step = forward_step(trainer.model, self._forward, trainer.batch_adapter(raw))
+            loss: Tensor = trainer.loss(step)
+            items = trainer.loss.items(step)
+            value = loss.detach()
+            metrics = None
+        else:
+            loss, value, items, metrics = self._run_selected(raw)
         if items and not math.isfinite(float(value)):
             self._fault = f"the loss is {float(value)}"
             self._window.refuse()
         else:
-            self.averages.add({"loss": value, **trainer.loss.metrics(step)}, items=items)
+            if metrics is None:
+                metrics = trainer.loss.metrics(step)
+            self.averages.add({"loss": value, **metrics}, items=items)
             self._window.add(loss, items)
         batch, before = trainer.batch, trainer.step
         trainer.batch += 1
@@ -209,12 +224,24 @@ class Loop:
         trainer.emit("on_batch_end", trainer, record)
         return complete and self._after_window()
 
+    def _run_selected(self, raw: Any) -> tuple[Tensor, Tensor, int, Mapping[str, Tensor | float]]:
+        assert self._selection is not None
+        assert self.phases.keep is not None
+        selected = self._selection.run(raw, self.phases.keep)
+        self._gain = selected.gain
+        return selected.loss, selected.value, selected.items, selected.metrics
+
     def _begin_window(self) -> None:
-        phase, begins = self.phases.begin_step(self.trainer.step)
-        if begins:
-            self.trainer.history.phases.append(PhaseRecord(step=self.trainer.step, phase=phase))
-            self.trainer.emit("on_phase_change", self.trainer, phase)
+        self.phases.begin_step(self.trainer.step)
         self.buffers.keep()
+
+    def announce(self, phase: Phase) -> None:
+        """Record that another phase begins, and tell the callbacks."""
+        phases = self.trainer.history.phases
+        if self.predictor is not None and phases and phases[-1].phase is Phase.CORRECT:
+            self.predictor.settle()
+        phases.append(PhaseRecord(step=self.trainer.step, phase=phase))
+        self.trainer.emit("on_phase_change", self.trainer, phase)
 
     def _after_window(self) -> bool:
         """Do what callbacks and signals of any rank asked for, on all alike; true if the run is to stop."""
@@ -269,7 +296,9 @@ class Loop:
         self._refusals = 0
         self.trainer.step += 1
         self._step_scheduler("step")
-        self.phases.end_step(loss)
+        if self.predictor is not None:
+            self.predictor.observe(float(loss), self.trainer.step, self._window.batches)
+        self.phases.end_step(loss, self._gain)
 
     def _step_scheduler(self, moment: str, record: EpochRecord | None = None) -> None:
         scheduler = self.scheduler
@@ -287,6 +316,10 @@ class Loop:
         """Make no step of this window, and leave nothing of it behind."""
         trainer, policy = self.trainer, self._config.nonfinite
         self.buffers.put_back()
+        if self.predictor is not None and self.predictor.take_back():
+            get_logger().warning("jump taken back", fault=fault, step=trainer.step)
+            self.phases.take_back()
+            return
         where = f"at step {trainer.step + 1} (epoch {trainer.epoch}, batch {trainer.batch - 1})"
         if policy == "raise":
             raise NonFiniteError(

@@ -66,12 +66,14 @@ def default_optimizer(
     )
 
 
-def load_under_options(optimizer: torch.optim.Optimizer, schedule: LambdaLR, load: Callable[[], None]) -> None:
-    """`load` the states of both, and keep the rates and the decay that this run's options say.
+def load_under_options(
+    optimizer: torch.optim.Optimizer, schedule: LambdaLR, load: Callable[[], None], *, raised: float = 1.0
+) -> None:
+    """`load` the states of both, and keep the rates (times what jumps have `raised` them) and the decay of this run.
 
     A state brings those of the run it is of, and one that is resumed with a lower `learning_rate` would not notice.
     """
-    rates = list(schedule.base_lrs)
+    rates = [rate * raised for rate in schedule.base_lrs]
     decays = [group["weight_decay"] for group in optimizer.param_groups]
     load()
     schedule.base_lrs = rates

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mapping_core.training.loop import Loop
 
 #: Of what a checkpoint's state is made; raised when older readers would misread it.
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
 def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         "scheduler_type": _type_name(loop.scheduler),
         **loop.training_state(),
         "phases": loop.phases.state_dict(),
+        "prediction": None if loop.predictor is None else loop.predictor.state_dict(),
         "history": {
             "epochs": [attrs.asdict(record) for record in trainer.history.epochs],
             "phases": [(record.step, record.phase.value) for record in trainer.history.phases],
@@ -65,14 +66,18 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     loop.buffers.load(rank["buffers"])
     load = partial(loop.load_training_state, state)
     if trainer.own_optimizer is None:
-        load_under_options(loop.optimizer, loop.scheduler, load)
+        raised = state["prediction"]["raised"] if state["prediction"] else 1.0
+        load_under_options(loop.optimizer, loop.scheduler, load, raised=raised)
     else:
         load()
     loop.phases.load_state_dict(state["phases"])
+    if loop.predictor is not None and state["prediction"] is not None:
+        loop.predictor.load_state_dict(state["prediction"])
     trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
     trainer.history = History(
         epochs=[EpochRecord(**record) for record in state["history"]["epochs"]],
         phases=[PhaseRecord(step=step, phase=Phase(value)) for step, value in state["history"]["phases"]],
+        outcomes=loop.phases.outcomes,
     )
     if trainer.batch:
         loop.goes_on = True

@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mapping_core.builtin.losses.function import loss_of
-from mapping_core.components import CallbackConfig, LossConfig, PhasePolicyConfig
+from mapping_core.components import CallbackConfig, LossConfig
 from mapping_core.contexts import CallbackContext, LossContext
 from mapping_core.conversion import structure
 from mapping_core.errors import ConfigError, DataError, MappingError
@@ -27,7 +28,7 @@ from mapping_core.training.arguments import check_loader, check_optimization, ma
 from mapping_core.training.batches import Batch, adapt_batch, adapted_inputs, inputs_of
 from mapping_core.training.beginning import begin
 from mapping_core.training.checkpoint import check_resume, find_checkpoint, read_checkpoint
-from mapping_core.training.config import TrainerConfig
+from mapping_core.training.config import PredictionConfig, TrainerConfig
 from mapping_core.training.engine import check_strategy, forward_of, loader_length, make_fabric, place, placed
 from mapping_core.training.evaluation import check_metrics, evaluate, predict
 from mapping_core.training.events import Events
@@ -58,6 +59,8 @@ class MappingTrainer:
     over the trainable parameters with `learning_rate` (by default the rule of
     `optimization.default_learning_rate`), `warmup` and `schedule`; with one of your own,
     the rate is yours too, and `scheduler`, if given, steps after each optimiser step.
+
+    `prediction`, a `PredictionConfig`, makes training predictive (`docs/prediction.md`).
 
     `run_dir` is where a log and the final checkpoint go; without it nothing is written.
     `callbacks` are `Callback` objects, components, or names; a progress bar, and with
@@ -93,7 +96,7 @@ class MappingTrainer:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         nonfinite: str = "raise",
-        phase_policy: Component | PhasePolicyConfig = "full",
+        prediction: Mapping[str, Any] | PredictionConfig | None = None,
         callbacks: Sequence[Component | CallbackConfig | Callback] = (),
         metrics: Mapping[str, Any] | None = None,
         batch_adapter: Callable[[Any], Batch] = adapt_batch,
@@ -134,7 +137,9 @@ class MappingTrainer:
                 "nonfinite": nonfinite,
                 "checkpoint_every": checkpoint_every,
                 "loss": "auto" if own_loss is not None else loss,
-                "phase_policy": phase_policy,
+                "prediction": attrs.asdict(prediction, recurse=False)
+                if isinstance(prediction, PredictionConfig)
+                else prediction,
                 "callbacks": [each for each in callbacks if not isinstance(each, Callback)],
                 "run_dir": None if run_dir is None else Path(run_dir),
                 "seed": seed,

@@ -28,7 +28,14 @@ from mapping_core.interfaces.generator import Generator
 from mapping_core.interfaces.loss import Loss, LossStep
 from mapping_core.interfaces.mapper import LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
-from mapping_core.interfaces.phase_policy import Phase, PhaseOutcome, PhasePolicy, Progress
+from mapping_core.interfaces.phase_policy import (
+    Phase,
+    PhaseDecision,
+    PhaseOutcome,
+    PhasePolicy,
+    Progress,
+    Verdict,
+)
 from mapping_core.one_latent import OneLatent
 from mapping_core.random import RandomStream
 from mapping_core.testing import ContractError, checks_of, common
@@ -328,21 +335,22 @@ class Cycle(PhasePolicy):
         fault = self.fault
         self.asked += 1
         if progress.phase is None:
-            return (Phase.PREDICT if fault == "starts" else Phase.WARMUP), 10
+            return PhaseDecision(Phase.PREDICT, horizons=(1,)) if fault == "starts" else PhaseDecision(Phase.WARMUP, 10)
         if fault == "answer":
             return Phase.FULL
         if fault == "length":
-            return Phase.FULL, 0
+            return PhaseDecision(Phase.FULL, 0)
         length = 10 + (int(torch.randint(9, ())) if fault == "global random" else self.asked % 7)
         if progress.phase is Phase.FULL and (self.jumps or fault == "illegal"):
-            return Phase.PREDICT, length
+            return PhaseDecision(Phase.PREDICT, horizons=(length,))
         if progress.phase is Phase.FULL:
-            return Phase.FULL, length
-        return (Phase.CORRECT if fault == "illegal" and progress.phase is Phase.WARMUP else Phase.FULL), length
+            return PhaseDecision(Phase.FULL, length)
+        illegal = fault == "illegal" and progress.phase is Phase.WARMUP
+        return PhaseDecision(Phase.CORRECT if illegal else Phase.FULL, length)
 
     def feedback(self, outcome: PhaseOutcome) -> None:
-        if outcome.accepted is not None:
-            self.jumps = outcome.accepted or self.asked % 2 == 0
+        if outcome.jump is not None:
+            self.jumps = outcome.jump.verdict is Verdict.ACCEPTED or self.asked % 2 == 0
 
     def state_dict(self) -> dict[str, Any]:
         if self.fault == "state":
@@ -633,8 +641,8 @@ WRONG: tuple[tuple[Component, str], ...] = (
         (APolicy(fault=fault), check)
         for fault, check in {
             "length known": "builds",
-            "answer": "answers_a_phase_and_a_length",
-            "length": "answers_a_phase_and_a_length",
+            "answer": "answers_a_decision",
+            "length": "answers_a_decision",
             "starts": "transitions_are_legal",
             "illegal": "transitions_are_legal",
             "global random": "same_seed_same_phases",

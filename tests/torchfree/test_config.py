@@ -23,6 +23,7 @@ from mapping_core import (
     ModulationConfig,
     PhasePolicyConfig,
     PluginError,
+    PredictionConfig,
     Registry,
     RunConfig,
     TrainerConfig,
@@ -164,7 +165,7 @@ def test_defaults_by_name_become_components() -> None:
     """Components that a file does not mention are looked up, in nested tables too."""
     config = run()
     assert (config.strategy, config.mapper, config.modulation) == (Layers(), Srht(), None)
-    assert (config.trainer.loss, config.trainer.phase_policy) == (Auto(), Full())
+    assert (config.trainer.loss, config.trainer.prediction) == (Auto(), None)
 
 
 def test_name_table_and_instance_are_the_same() -> None:
@@ -291,7 +292,7 @@ def test_single_fault_keeps_its_error_type() -> None:
     assert isinstance(error, UnknownComponentError)
     assert str(error) == "mapper.type: no mapper named 'shrt' is installed (installed: srht); did you mean 'srht'?"
     twice = Registry.of(Components(), type("Others", (Components,), {})())
-    data = {"loss": "Others:auto", "callbacks": ["early_stopping"], "phase_policy": "Others:full"}
+    data = {"loss": "Others:auto", "callbacks": ["early_stopping"], "prediction": {"policy": "Others:full"}}
     with pytest.raises(AmbiguousComponentError, match=r"^trainer.callbacks\[0\]: 2 distributions supply a callback"):
         structure(data, TrainerConfig, registry=twice, path="trainer")
 
@@ -452,7 +453,7 @@ def test_load_toml(tmp_path: Path) -> None:
     config = load_toml(path, RunConfig, REGISTRY)
     assert config.strategy == Layers(rank=8)
     assert config.trainer == TrainerConfig(
-        max_epochs=2, run_dir=Path("here"), callbacks=(Stop(patience=1),), loss=Auto(), phase_policy=Full()
+        max_epochs=2, run_dir=Path("here"), callbacks=(Stop(patience=1),), loss=Auto()
     )
 
 
@@ -513,7 +514,7 @@ CALLBACKS = st.lists(st.builds(Stop, patience=st.integers(-9, 9)), max_size=2).m
 @given(strategy=LAYERS, callbacks=CALLBACKS)
 def test_round_trip(strategy: Layers, callbacks: Sequence[Stop]) -> None:
     """What is written as plain data or as TOML is read back as an equal configuration."""
-    trainer = TrainerConfig(callbacks=tuple(callbacks), loss=Auto(), phase_policy=Full())
+    trainer = TrainerConfig(callbacks=tuple(callbacks), loss=Auto(), prediction=PredictionConfig(policy=Full()))
     config = evolve(run(strategy=strategy), trainer=trainer)
     assert structure(unstructure(config), RunConfig, registry=REGISTRY) == config
     assert structure(tomllib.loads(dump_toml(config)), RunConfig, registry=REGISTRY) == config

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from attrs import define
 
-from mapping_core import MissingPackageError, Phase, PhasePolicyConfig
+from mapping_core import MissingPackageError, Phase, PhasePolicyConfig, PredictionConfig
 from mapping_core.contexts import PhasePolicyContext
-from mapping_core.interfaces.phase_policy import PhasePolicy, Progress
+from mapping_core.interfaces.phase_policy import PhaseDecision, PhasePolicy, Progress
 from mapping_core.training.history import EpochRecord, History, PhaseRecord
 from tests import targets
 from tests.targets import trainer_of
@@ -26,10 +26,10 @@ class WarmFirst(PhasePolicyConfig):
 
     def build(self, context: PhasePolicyContext) -> PhasePolicy:
         class Policy(PhasePolicy):
-            def next(self, progress: Progress) -> tuple[Phase, int | None]:
+            def next(self, progress: Progress) -> PhaseDecision:
                 if progress.step == 0:
-                    return Phase.WARMUP, 2
-                return Phase.FULL, 2 if progress.step == 2 else None
+                    return PhaseDecision(Phase.WARMUP, 2)
+                return PhaseDecision(Phase.FULL, 2 if progress.step == 2 else None)
 
         return Policy()
 
@@ -50,7 +50,7 @@ HISTORY = History(
 def test_phases_are_recorded_and_go_through_a_checkpoint(tmp_path: Path) -> None:
     """Each phase is recorded where it begins; a resumed run has those before it too."""
     expected = [PhaseRecord(step=0, phase=Phase.WARMUP), PhaseRecord(step=2, phase=Phase.FULL)]
-    options: dict[str, Any] = {"phase_policy": WarmFirst(), "run_dir": tmp_path}
+    options: dict[str, Any] = {"prediction": PredictionConfig(policy=WarmFirst()), "run_dir": tmp_path}
     first = trainer_of(max_epochs=1, **options).fit()
     assert first.phases == expected
     resumed = trainer_of(max_epochs=2, **options).fit(resume="last")

@@ -17,7 +17,7 @@ from mapping_core.components import KINDS
 from mapping_core.interfaces import callback, dynamics, phase_policy
 from mapping_core.interfaces.dynamics import Proposal
 from mapping_core.interfaces.loss import LossStep
-from mapping_core.interfaces.phase_policy import LEGAL_TRANSITIONS, PhaseOutcome, Progress
+from mapping_core.interfaces.phase_policy import LEGAL_TRANSITIONS, PhaseDecision, PhaseOutcome, Progress
 from mapping_core.training.events import EVENTS
 
 
@@ -34,8 +34,8 @@ class Still(DynamicsModel):
 class Ever(PhasePolicy):
     """A policy without memory."""
 
-    def next(self, progress: Progress) -> tuple[Phase, int | None]:
-        return Phase.FULL, None
+    def next(self, progress: Progress) -> PhaseDecision:
+        return PhaseDecision(Phase.FULL)
 
 
 class Mean(Loss):

@@ -28,6 +28,12 @@ class AutoLoss(Loss):
     def metrics(self, step: LossStep) -> Mapping[str, Tensor | float]:
         return self._choose(step).metrics(step)
 
+    def per_sample(self, step: LossStep) -> Tensor | None:
+        return self._choose(step).per_sample(step)
+
+    def scores(self, step: LossStep) -> Tensor | None:
+        return self._choose(step).scores(step)
+
     def _choose(self, step: LossStep) -> Loss:
         targets = require_tensor(step.targets, "auto")
         return self.regression if targets.is_floating_point() else self.classification

@@ -40,6 +40,27 @@ class CrossEntropyLoss(Loss):
         items = self.items(step)
         return {"accuracy": int(torch.count_nonzero(hits)) / items if items else math.nan}
 
+    def per_sample(self, step: LossStep) -> Tensor:
+        logits, targets = self._checked(step)
+        losses = functional.cross_entropy(
+            logits, targets, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing, reduction="none"
+        )
+        return losses.flatten(1).sum(1) if losses.ndim > 1 else losses
+
+    def scores(self, step: LossStep) -> Tensor:
+        """The norm of the loss's gradient with respect to the logits."""
+        logits, targets = self._checked(step)
+        counted = targets != self.ignore_index
+        classes = logits.shape[1]
+        away = logits.softmax(1)
+        smooth = self.label_smoothing
+        wanted = torch.where(counted, targets, 0).unsqueeze(1)
+        # |p - y|^2 = |p|^2 - 2 p.y + |y|^2, without making y.
+        squares = away.square().sum(1) - 2.0 * ((1.0 - smooth) * away.gather(1, wanted).squeeze(1) + smooth / classes)
+        squares = squares + (1.0 - smooth) ** 2 + smooth * (2.0 - smooth) / classes
+        squares = torch.where(counted, squares.clamp(min=0.0), 0.0)
+        return (squares.flatten(1).sum(1) if squares.ndim > 1 else squares).sqrt()
+
     def _checked(self, step: LossStep) -> tuple[Tensor, Tensor]:
         logits = main_tensor(step.predictions, "cross_entropy")
         targets = require_tensor(step.targets, "cross_entropy")
