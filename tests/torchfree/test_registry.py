@@ -326,8 +326,8 @@ def test_unknown_name_hints() -> None:
         registry.generators.get("plain")
     with pytest.raises(UnknownComponentError, match="did you mean 'a:narrow'"):
         registry.generators.get("c:narrow")
-    with pytest.raises(UnknownComponentError, match=r"\(installed: none\); pip install mapping-plugin-gru"):
-        registry.dynamics_models.get("gru")
+    with pytest.raises(UnknownComponentError, match=r"\(installed: none\); pip install mapping-plugin-dynamics"):
+        registry.dynamics_models.get("kalman")
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_unknown_name_hints() -> None:
         ("generator", "grouped", "mapping-plugin-layerwise"),
         ("modulation", "low_rank", "mapping-plugin-modulation"),
         ("loss", "stability", "mapping-plugin-mapping-loss"),
-        ("phase_policy", "bandit", "mapping-plugin-phases"),
+        ("phase_policy", "sampled", "mapping-plugin-phases"),
         ("dynamics_model", "kalman", "mapping-plugin-dynamics"),
     ],
 )
@@ -347,11 +347,12 @@ def test_own_plugins_are_offered(kind: str, name: str, distribution: str) -> Non
         Registry.of().catalog(kind).get(name)
 
 
-def test_old_version_of_our_own_plugin(site: Site, good_plugin: str) -> None:
+def test_old_version_of_our_own_plugin(site: Site, good_plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution of ours that is installed but too old to have the component is to be upgraded."""
-    site.add("mapping-plugin-gru", good_plugin)
-    with pytest.raises(UnknownComponentError, match=r"pip install --upgrade mapping-plugin-gru$"):
-        Registry.discover().dynamics_models.get("gru")
+    monkeypatch.setitem(known_plugins.KNOWN, "mapping-plugin-forecasts", {"dynamics_model": ("newest",)})
+    site.add("mapping-plugin-forecasts", good_plugin)
+    with pytest.raises(UnknownComponentError, match=r"pip install --upgrade mapping-plugin-forecasts$"):
+        Registry.discover().dynamics_models.get("newest")
 
 
 def test_broken_plugin_is_quoted_when_its_name_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
