@@ -23,6 +23,7 @@ from mapping_core import (
     Interrupted,
     MappingModel,
     MappingTrainer,
+    PredictionConfig,
     Registry,
     RunConfig,
     TrainerConfig,
@@ -220,7 +221,14 @@ def test_fields_keyword_arguments_and_keys_are_one_list(tmp_path: Path) -> None:
     assert set(arguments) > OBJECTS
     assert {name: default for name, default in arguments.items() if name not in OBJECTS} == fields
     full = TrainerConfig(
-        max_steps=1, learning_rate=0.1, run_dir=tmp_path, checkpoint_every=1, clip_norm=1.0, clip_value=1.0, seed=1
+        max_steps=1,
+        learning_rate=0.1,
+        run_dir=tmp_path,
+        checkpoint_every=1,
+        clip_norm=1.0,
+        clip_value=1.0,
+        seed=1,
+        prediction=PredictionConfig(),
     )
     assert set(tomllib.loads(dump_toml(full))) == set(fields)
     with pytest.raises(ConfigError, match="unknown key") as error:
