@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mapping_core.interfaces.dynamics import DynamicsModel
     from mapping_core.interfaces.generator import Generator
     from mapping_core.interfaces.loss import Loss
-    from mapping_core.interfaces.mapper import LinearMapper, Mapper
+    from mapping_core.interfaces.mapper import LinearMap, LinearMapper, Mapper
     from mapping_core.interfaces.modulation import Modulation
     from mapping_core.interfaces.phase_policy import Phase, PhaseDecision, PhaseOutcome, PhasePolicy
     from mapping_core.model import MappingModel
@@ -75,6 +75,7 @@ _LAZY = {
     "Interrupted": "mapping_core.training.interruption",
     "Layout": "mapping_core.target.layout",
     "Loss": "mapping_core.interfaces.loss",
+    "LinearMap": "mapping_core.interfaces.mapper",
     "LinearMapper": "mapping_core.interfaces.mapper",
     "Mapper": "mapping_core.interfaces.mapper",
     "MappingModel": "mapping_core.model",
@@ -109,6 +110,7 @@ __all__ = [
     "History",
     "Interrupted",
     "Layout",
+    "LinearMap",
     "LinearMapper",
     "Loss",
     "LossConfig",

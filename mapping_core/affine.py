@@ -10,15 +10,18 @@ mappers of a model share one node.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
-from attrs import define
+from attrs import Factory, define, field
 from torch import Tensor
 
-from mapping_core.interfaces.mapper import LinearMapper
+from mapping_core.interfaces.mapper import LinearMap, LinearMapper
+from mapping_core.memory import memory_for
 from mapping_core.target.inference import is_transformed
 
 _CACHED = 1 << 17  # numbers that stay in the cache until the next operation reads them: half a megabyte
@@ -32,10 +35,8 @@ class Piece:
     shape: tuple[int, ...]
     scale: float
 
-    @property
-    def numel(self) -> int:
-        """How many rows of the mapper it takes."""
-        return math.prod(self.shape)
+    #: How many rows of the mapper it takes.
+    numel: int = field(init=False, repr=False, default=Factory(lambda self: math.prod(self.shape), takes_self=True))
 
     def rows(self, rows: tuple[int, int] | None) -> Piece:
         """The piece of some rows of the parameter (None: all of it).
@@ -58,13 +59,17 @@ class Part:
     pieces: tuple[Piece, ...]
 
 
-def write_weights(parts: Sequence[Part], bases: Sequence[Tensor], latents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def write_weights(
+    parts: Sequence[Part], bases: Sequence[Tensor], latents: Sequence[Tensor], *, keep_memory: bool = False
+) -> tuple[Tensor, ...]:
     """One new tensor a piece, part by part: its base plus its scaled rows of ``G z``.
 
     `bases` has one tensor a piece, `latents` one z [d] a part. Differentiable in the latents,
-    twice, in forward mode and under vmap.
+    twice, in forward mode and under vmap. With `keep_memory` that of large ones is used again
+    (`mapping_core.memory`), once nobody holds them.
     """
-    written: tuple[Tensor, ...] = _Write.apply(tuple(parts), tuple(bases), *latents)  # type: ignore[no-untyped-call]
+    inputs = (tuple(parts), tuple(bases), keep_memory, *latents)
+    written: tuple[Tensor, ...] = _Write.apply(*inputs)  # type: ignore[no-untyped-call]
     return written
 
 
@@ -80,48 +85,64 @@ def _groups(pieces: tuple[Piece, ...]) -> Iterator[tuple[tuple[Piece, ...], int]
     yield pieces[first:], size
 
 
-def _written(parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, latents: Sequence[Tensor]) -> Iterator[Tensor]:
+def _unpacked(parts: Sequence[Part], dtype: torch.dtype) -> Iterator[tuple[list[int], Sequence[LinearMap]]]:
+    """The mappers of each kind together: their places among the parts, and themselves at work."""
+    places: defaultdict[type[LinearMapper], list[int]] = defaultdict(list)
+    for place, part in enumerate(parts):
+        places[type(part.mapper)].append(place)
+    for kind, same in places.items():
+        yield same, kind.all_unpacked([parts[place].mapper for place in same], dtype)
+
+
+def _written(
+    parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, keep_memory: bool, latents: Sequence[Tensor]
+) -> Iterator[Tensor]:
     """The weights of all parts; no bases count as 0."""
+    ready: dict[int, tuple[LinearMap, Tensor]] = {}
+    for places, maps in _unpacked(parts, latents[0].dtype):
+        prepared = type(maps[0]).prepare_all(maps, [latents[place] for place in places])
+        ready.update(zip(places, zip(maps, prepared, strict=True), strict=True))
     done = 0
-    for part, z in zip(parts, latents, strict=True):
-        prepared = part.mapper.prepare(z)
+    for place, part in enumerate(parts):
+        linear, values = ready[place]
         for group, count in _groups(part.pieces):
             start = group[0].start
             if bases is not None and count > _CACHED:
                 base = bases[done]
-                out = prepared.new_empty(base.shape)
-                part.mapper.write(prepared, start, base.reshape(-1), group[0].scale, out.view(-1))
+                out = memory_for(base) if keep_memory else values.new_empty(base.shape)
+                linear.write(values, start, base.reshape(-1), group[0].scale, out.view(-1))
                 yield out
                 done += 1
                 continue
-            rows = part.mapper.rows_of(prepared, start, start + count)
-            for piece, values in zip(group, torch.split(rows, [piece.numel for piece in group]), strict=True):
-                values = values.view(piece.shape)
-                yield values * piece.scale if bases is None else torch.add(bases[done], values, alpha=piece.scale)
+            rows = linear.rows_of(values, start, start + count)
+            for piece, each in zip(group, rows.split_with_sizes([piece.numel for piece in group]), strict=True):
+                each = each.view(piece.shape)
+                yield each * piece.scale if bases is None else torch.add(bases[done], each, alpha=piece.scale)
                 done += 1
 
 
-def _gathered(parts: tuple[Part, ...], grads: Sequence[Tensor]) -> Iterator[Tensor]:
+def _gathered(parts: tuple[Part, ...], grads: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of all parts' latents."""
-    done = 0
-    for part in parts:
-        into = grads[done].new_zeros(part.mapper.prepared_shape)
-        for group, count in _groups(part.pieces):
-            theirs = grads[done : done + len(group)]
-            done += len(group)
-            if count > _CACHED:
-                part.mapper.gather(theirs[0].reshape(-1), group[0].start, group[0].scale, into)
-            else:
-                scaled = [(grad * piece.scale).reshape(-1) for piece, grad in zip(group, theirs, strict=True)]
-                together = scaled[0] if len(scaled) == 1 else torch.cat(scaled)
-                part.mapper.gather(together, group[0].start, 1.0, into)
-        yield part.mapper.unprepare(into)
+    firsts = list(accumulate((len(part.pieces) for part in parts), initial=0))
+    gathered: dict[int, Tensor] = {}
+    for places, maps in _unpacked(parts, grads[0].dtype):
+        sums = [grads[0].new_zeros(linear.prepared_shape) for linear in maps]
+        for place, linear, into in zip(places, maps, sums, strict=True):
+            done = firsts[place]
+            for group, _ in _groups(parts[place].pieces):
+                theirs = grads[done : done + len(group)]
+                linear.gather(theirs, [piece.scale for piece in group], group[0].start, into)
+                done += len(group)
+        gathered.update(zip(places, type(maps[0]).unprepare_all(maps, sums), strict=True))
+    return [gathered[place] for place in range(len(parts))]
 
 
 class _Write(torch.autograd.Function):
     @staticmethod
-    def forward(parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, *latents: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_written(parts, bases, latents))
+    def forward(
+        parts: tuple[Part, ...], bases: tuple[Tensor, ...] | None, keep_memory: bool, *latents: Tensor
+    ) -> tuple[Tensor, ...]:
+        return tuple(_written(parts, bases, keep_memory, latents))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -140,13 +161,13 @@ class _Write(torch.autograd.Function):
                 numbers.append(number)
         gathered: list[Tensor | None] = [None] * len(ctx.parts)
         present = [grad for grad in grads if grad is not None]
-        for number, grad in zip(numbers, _gather(tuple(parts), present), strict=True):
+        for number, grad in zip(numbers, _gather(tuple(parts), present) if present else (), strict=True):
             gathered[number] = grad
-        return None, None, *gathered
+        return None, None, None, *gathered
 
     @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *latents: Tensor) -> tuple[Tensor, ...]:
-        moved: tuple[Tensor, ...] = _Write.apply(ctx.parts, None, *latents)  # type: ignore[no-untyped-call]
+    def jvp(ctx: Any, _: None, __: None, ___: None, *latents: Tensor) -> tuple[Tensor, ...]:
+        moved: tuple[Tensor, ...] = _Write.apply(ctx.parts, None, False, *latents)  # type: ignore[no-untyped-call]
         return moved
 
     @staticmethod
@@ -155,9 +176,10 @@ class _Write(torch.autograd.Function):
         in_dims: tuple[int | None, ...],
         parts: tuple[Part, ...],
         bases: tuple[Tensor, ...] | None,
+        _: bool,
         *latents: Tensor,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _one_by_one(partial(_Write.apply, parts, bases), info.batch_size, in_dims[2:], latents)
+        return _one_by_one(partial(_Write.apply, parts, bases, False), info.batch_size, in_dims[3:], latents)
 
 
 def _gather(parts: tuple[Part, ...], grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -172,7 +194,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(parts: tuple[Part, ...], *grads: Tensor) -> tuple[Tensor, ...]:
-        if not grads or not torch.is_autocast_enabled(grads[0].device.type):
+        if not torch.is_autocast_enabled(grads[0].device.type):
             return tuple(_gathered(parts, grads))
         # The backward pass runs inside an autocast region that the forward pass was outside of.
         with torch.autocast(grads[0].device.type, enabled=False):
@@ -184,7 +206,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_Write.apply(ctx.parts, None, *grads)  # type: ignore[no-untyped-call]
+        return None, *_Write.apply(ctx.parts, None, False, *grads)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(

@@ -16,6 +16,7 @@ from mapping_core.affine import Part, Piece, write_weights
 from mapping_core.errors import PluginError
 from mapping_core.interfaces.mapper import LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
+from mapping_core.target.inference import is_transformed
 from mapping_core.target.layout import ParameterSpec
 
 #: From how many weights on writing them in one pass wins: below, they stay in the cache, and
@@ -145,7 +146,9 @@ def expand(
             weights |= expansion.plain(z, base, specs, rows)
     if parts:
         bases = [_cut(base[name], rows) for name in written]
-        weights |= zip(written, write_weights(parts, bases, latents), strict=True)
+        # Who asks for some of them does it to hold few at a time.
+        made = write_weights(parts, bases, latents, keep_memory=names is None and not is_transformed())
+        weights |= zip(written, made, strict=True)
     return weights
 
 

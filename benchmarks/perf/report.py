@@ -75,7 +75,8 @@ _OF_NETWORKS = {
     "memory": Section(
         "Peak memory of a step",
         """What torch's allocator hands out during a step beyond what was held before. Held before, and
-        not counted, are Adam's state, 8 bytes a trainable number, and the base of mapped models, 4 bytes a weight.""",
+        not counted, are Adam's state, 8 bytes a trainable number, and of mapped models the base and the memory of
+        large weights, 4 bytes a weight each. Direct training holds its weights, 4 bytes each.""",
         {"peak MB": lambda row: f"{row['peak_bytes'] / 1e6:.1f}", "/ direct": lambda row: f"{row['ratio']:.2f}"},
     ),
     "ddp": Section(

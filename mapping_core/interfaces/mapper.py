@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +44,11 @@ class Mapper(nn.Module, ABC):
         return f"{self.in_features} -> {self.out_features}"
 
 
-class LinearMapper(Mapper):
-    """A mapper ``G z`` that can write its rows straight into weights, and read gradients straight from theirs.
+class LinearMap(ABC):
+    """``G z`` with all it needs at hand: writes its rows straight into weights, and reads gradients from theirs.
 
     The work is split in two: `prepare` makes of z a `prepared` tensor that is small beside
-    the output, and the rows are made from that. `forward` and `rows` follow.
+    the output, and the rows are made from that.
     """
 
     @property
@@ -58,12 +60,15 @@ class LinearMapper(Mapper):
     def prepare(self, z: Tensor) -> Tensor:
         """What all rows are made from: linear and differentiable, [..., d] -> [..., *prepared_shape]."""
 
-    def unprepare(self, grad: Tensor) -> Tensor:
-        """The adjoint of `prepare`, [*prepared_shape] -> [d]; override it to spare autograd's own time."""
-        with torch.enable_grad():
-            z = grad.new_zeros(self.in_features).requires_grad_()
-            (gradient,) = torch.autograd.grad(self.prepare(z), z, grad)
-        return gradient
+    @classmethod
+    def prepare_all(cls, maps: Sequence[Self], latents: Sequence[Tensor]) -> list[Tensor]:
+        """`prepare` of several, each for its latent [d]; override it where together they cost less."""
+        return [each.prepare(z) for each, z in zip(maps, latents, strict=True)]
+
+    @classmethod
+    @abstractmethod
+    def unprepare_all(cls, maps: Sequence[Self], grads: Sequence[Tensor]) -> list[Tensor]:
+        """The adjoints of `prepare`, each [*prepared_shape] -> [d]."""
 
     @abstractmethod
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
@@ -78,11 +83,28 @@ class LinearMapper(Mapper):
         """
 
     @abstractmethod
-    def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
-        """Add ``scale`` times the adjoint of `rows_of` at `grad` [k] to `into`, of the shape of `prepared`."""
+    def gather(self, grads: Sequence[Tensor], scales: Sequence[float], start: int, into: Tensor) -> None:
+        """Add the adjoint of `rows_of` at ``scale * grad`` to `into`, of the shape of `prepared`.
+
+        The gradients, of any shape, are of consecutive outputs from `start` on.
+        """
+
+
+class LinearMapper(Mapper):
+    """A mapper ``G z`` that is a `LinearMap` once its tables are unpacked: `forward` and `rows` follow."""
+
+    @abstractmethod
+    def unpacked(self, dtype: torch.dtype) -> LinearMap:
+        """What works on latents of `dtype`; asked for once in every pass, and not kept beyond it."""
+
+    @classmethod
+    def all_unpacked(cls, mappers: Sequence[Self], dtype: torch.dtype) -> Sequence[LinearMap]:
+        """`unpacked` of several; override it where together they cost less."""
+        return [mapper.unpacked(dtype) for mapper in mappers]
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.rows_of(self.prepare(z), 0, self.out_features)
+        return self.rows(z, 0, self.out_features)
 
     def rows(self, z: Tensor, start: int, stop: int) -> Tensor:
-        return self.rows_of(self.prepare(z), start, stop)
+        linear = self.unpacked(z.dtype)
+        return linear.rows_of(linear.prepare(z), start, stop)

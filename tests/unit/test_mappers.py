@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from mapping_core.builtin.mappers import Orthogonal, Srht
 from mapping_core.contexts import MapperContext
 
 KINDS = [Srht(), Orthogonal()]
+FEW = "mapping_core.builtin.mappers.srht._FEW"
 # d a power of two and not, n < d, n = 1, d = 1, whole blocks and cut ones
 SIZES = [(8, 40), (8, 64), (5, 40), (12, 7), (16, 3), (1, 9), (9, 1), (1, 1), (33, 100)]
 
@@ -127,9 +129,10 @@ def test_nothing_trains_and_nothing_is_saved(config: MapperConfig) -> None:
     assert "8 -> 30" in repr(mapper)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_parity(config: MapperConfig, dynamic: bool) -> None:
-    """Compiled without a graph break, output and gradient are the same."""
+@pytest.mark.parametrize(("dynamic", "few"), [(False, 0), (True, 0), (False, 1 << 13), (True, 1 << 13)])
+def test_compiled_parity(config: MapperConfig, dynamic: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled without a graph break, output and gradient are the same, whatever keeps the signs."""
+    monkeypatch.setattr(FEW, few)
     torch.compiler.reset()
     mapper = build(config, 6, 20)
     compiled = torch.compile(mapper, backend="aot_eager", fullgraph=True, dynamic=dynamic)
@@ -140,15 +143,33 @@ def test_compiled_parity(config: MapperConfig, dynamic: bool) -> None:
     torch.testing.assert_close(two, one)
 
 
-def test_srht_state_is_small() -> None:
-    """For 108,618 weights and 2,048 numbers srht keeps less than half a byte a weight."""
-    mapper = build(Srht(), 2048, 108_618)
+@pytest.mark.parametrize("d", [1, 100, 2048, 16_384, 65_536])
+def test_srht_state_is_small(d: int) -> None:
+    """For 108,618 weights srht keeps at most half a byte a weight, for latents of up to 65,536 numbers."""
+    mapper = build(Srht(), d, 108_618)
     state = sum(buffer.numel() * buffer.element_size() for buffer in mapper.buffers())
-    assert state < 108_618 / 2
+    assert state <= 108_618 / 2
 
 
-def test_srht_golden() -> None:
-    """These bytes are in files that exist: a change needs a new random.VERSION."""
+@pytest.mark.parametrize(("d", "n"), [*SIZES, (50, 70)])
+def test_signs_as_bits_are_the_same_signs(d: int, n: int) -> None:
+    """Kept as bits or as bytes, the map and its gradient are the same, the map bit for bit."""
+    bytewise = build(Srht(), d, n)
+    with mock.patch(FEW, 0):
+        packed = build(Srht(), d, n)
+    assert packed.get_buffer("signs").dtype == (torch.int8 if n >= 2 * (d + n + d) else torch.int32)
+    assert sum(buffer.nbytes for buffer in packed.buffers()) < 128 + 40 + bytewise.get_buffer("signs").nbytes
+    for dtype in (torch.float32, torch.float64):
+        z = torch.randn(d, dtype=dtype, requires_grad=True)
+        made = [mapper(z) for mapper in (packed, bytewise)]
+        assert torch.equal(*made)
+        torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), z)[0] for out in made))
+
+
+@pytest.mark.parametrize("few", [0, 1 << 13])
+def test_srht_golden(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These bytes are in files that exist, whatever keeps the signs: a change needs a new random.VERSION."""
+    monkeypatch.setattr(FEW, few)
     # Small integers and d a power of four: every sum is exact, on any machine.
     z = torch.arange(16, dtype=torch.float32) - 5
     made = build(Srht(), 16, 100, seed=0x0123456789ABCDEF, stream=7)(z)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from mapping_core.contexts import MapperContext
-from mapping_core.interfaces.mapper import LinearMapper
+from mapping_core.interfaces.mapper import LinearMap, LinearMapper
 from mapping_core.random import RandomStream
 
 _ORDER, _SIGNS, _SHIFTS = 0x68617368, 0x68617369, 0x6861736A  # purposes: tell this mapper's draws from other kinds'
@@ -17,7 +18,7 @@ _DRAWN = 1 << 20  # words drawn at once while building
 _CACHED = 1 << 16  # weights written or read at once: their indices stay in the cache
 
 
-class HashMapper(LinearMapper):
+class HashMapper(LinearMapper, LinearMap):
     """``(G z)_i = sum_j e_ij z[p_j(i)] / sqrt(k)``, with seeded signs e and balanced indices p.
 
     Weights come in rounds of d. In each round p is a seeded permutation of the latent's
@@ -61,6 +62,10 @@ class HashMapper(LinearMapper):
                 codes[j, start:stop] = index - d * negative[j, start:stop]
         return codes
 
+    def unpacked(self, dtype: torch.dtype) -> HashMapper:
+        """Itself: indices are widened a few at a time."""
+        return self
+
     @property
     def prepared_shape(self) -> tuple[int, ...]:
         return (2 * self.in_features,)
@@ -69,9 +74,10 @@ class HashMapper(LinearMapper):
         """``-z`` and ``z`` over sqrt(k), [..., 2d]: looking a number up gives it with its sign."""
         return torch.cat((-z, z), dim=-1) / math.sqrt(self.terms)
 
-    def unprepare(self, grad: Tensor) -> Tensor:
-        negative, positive = torch.split(grad, self.in_features)
-        return (positive - negative) / math.sqrt(self.terms)
+    @classmethod
+    def unprepare_all(cls, maps: Sequence[Self], grads: Sequence[Tensor]) -> list[Tensor]:
+        halves = [torch.split(grad, each.in_features) for each, grad in zip(maps, grads, strict=True)]
+        return [(plus - minus) / math.sqrt(each.terms) for each, (minus, plus) in zip(maps, halves, strict=True)]
 
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
         index = self.codes[:, start:stop].int() + self.in_features
@@ -87,7 +93,11 @@ class HashMapper(LinearMapper):
                 values += prepared.index_select(0, more)
             torch.add(base[part], values, alpha=scale, out=out[part])
 
-    def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
+    def gather(self, grads: Sequence[Tensor], scales: Sequence[float], start: int, into: Tensor) -> None:
+        if len(grads) > 1:
+            grads = [torch.cat([(grad * scale).flatten() for grad, scale in zip(grads, scales, strict=True)])]
+            scales = [1.0]
+        grad, scale = grads[0].reshape(-1), scales[0]
         for part, index in self._parts(start, len(grad)):
             for term in index:
                 into.index_add_(0, term, grad[part], alpha=scale)
