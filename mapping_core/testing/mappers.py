@@ -146,30 +146,34 @@ def gradient_reaches_the_latent(component: MapperConfig, world: MapperWorld) -> 
     gradient_is_exact(mapper, 0.3 * latent(world))
 
 
-@contract("derive from Mapper instead of LinearMapper, or make the methods agree: all speak of one matrix G")
+@contract("derive from Mapper instead of LinearMapper, or make its LinearMap's methods agree: one matrix G")
 def linear_parts_agree(component: MapperConfig, world: MapperWorld) -> None:
-    """A `LinearMapper` is linear, `write` adds its rows to the base, `gather` and `unprepare` are the adjoints."""
+    """A `LinearMapper` is linear, `write` adds rows to the base, `gather` and `unprepare_all` are the adjoints."""
     mapper = build(component, world)
     if not isinstance(mapper, LinearMapper):
         return
     one, two = latent(world, 2, dtype=torch.float64)
     linear = torch.allclose(mapper(2 * one - 3 * two), 2 * mapper(one) - 3 * mapper(two))
     expect(linear, "f(2 a - 3 b) is not 2 f(a) - 3 f(b)")
-    prepared = mapper.prepare(one).detach().contiguous()
-    expect(prepared.shape == mapper.prepared_shape, f"prepare() gives {list(prepared.shape)}, not prepared_shape")
+    linear_map = mapper.unpacked(torch.float64)
+    prepared = linear_map.prepare(one).detach().contiguous()
+    expect(prepared.shape == linear_map.prepared_shape, f"prepare() gives {list(prepared.shape)}, not prepared_shape")
     start, count = world.out_features // 3, world.out_features // 2
     base, out = torch.ones(count, dtype=torch.float64), torch.full((count,), torch.nan, dtype=torch.float64)
-    mapper.write(prepared, start, base, 0.5, out)
+    linear_map.write(prepared, start, base, 0.5, out)
     rows = mapper.rows(one, start, start + count)
     expect(torch.allclose(out, base + 0.5 * rows), "write() does not set base + scale * rows")
     gathered, weights = torch.zeros_like(prepared), torch.arange(1.0, count + 1, dtype=torch.float64)
-    mapper.gather(weights, start, 0.5, gathered)
+    halves = torch.split(weights, [count // 3, count - count // 3])
+    linear_map.gather(halves, [0.5, 2.0], start, gathered)
+    scaled = torch.cat([0.5 * halves[0], 2.0 * halves[1]])
+    expect(torch.allclose((gathered * prepared).sum(), (scaled * rows).sum()), "gather() is not the adjoint of rows_of")
+    (together,) = type(linear_map).prepare_all([linear_map], [one])
+    expect(torch.allclose(together, prepared), "prepare_all() is not prepare() of each")
+    (back,) = type(linear_map).unprepare_all([linear_map], [gathered])
     expect(
-        torch.allclose((gathered * prepared).sum(), 0.5 * (weights * rows).sum()),
-        "gather() is not the adjoint of rows_of",
+        torch.allclose((back * one).sum(), (gathered * prepared).sum()), "unprepare_all() is not the adjoint of prepare"
     )
-    back = mapper.unprepare(gathered)
-    expect(torch.allclose((back * one).sum(), (gathered * prepared).sum()), "unprepare() is not the adjoint of prepare")
 
 
 @contract("avoid data-dependent Python (if on values, .item(), lists that grow) in forward()")

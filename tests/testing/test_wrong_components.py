@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from mapping_core.interfaces.callback import Callback
 from mapping_core.interfaces.dynamics import DynamicsModel, Proposal
 from mapping_core.interfaces.generator import Generator
 from mapping_core.interfaces.loss import Loss, LossStep
-from mapping_core.interfaces.mapper import LinearMapper, Mapper
+from mapping_core.interfaces.mapper import LinearMap, LinearMapper, Mapper
 from mapping_core.interfaces.modulation import Modulation
 from mapping_core.interfaces.phase_policy import (
     Phase,
@@ -86,36 +86,51 @@ class Dense(Mapper):
         return super().rows(z, start, stop) * (2 if self.fault == "rows" else 1)
 
 
-class DenseLinear(LinearMapper):
-    """The same as a `LinearMapper`, with one fault."""
+class DenseRows(LinearMap):
+    """A dense matrix [n, d] at work, with one fault."""
 
-    def __init__(self, context: Any, fault: str) -> None:
-        super().__init__(context.in_features, context.out_features)
-        self.fault = fault
-        dense = Dense(context, "")
-        self.register_buffer("weight", dense.weight, persistent=False)
+    def __init__(self, weight: Tensor, fault: str) -> None:
+        self.weight, self.fault = weight, fault
 
     @property
     def prepared_shape(self) -> tuple[int, ...]:
-        return (1, 1) if self.fault == "prepared shape" else (self.in_features,)
+        return (1, 1) if self.fault == "prepared shape" else (self.weight.shape[1],)
 
     def prepare(self, z: Tensor) -> Tensor:
         return z
 
-    def unprepare(self, grad: Tensor) -> Tensor:
-        return grad * (3 if self.fault == "unprepare" else 1)
+    @classmethod
+    def unprepare_all(cls, maps: Sequence[Self], grads: Sequence[Tensor]) -> list[Tensor]:
+        return [grad * (3 if each.fault == "unprepare" else 1) for each, grad in zip(maps, grads, strict=True)]
+
+    @classmethod
+    def prepare_all(cls, maps: Sequence[Self], latents: Sequence[Tensor]) -> list[Tensor]:
+        return [z * (3 if each.fault == "prepare all" else 1) for each, z in zip(maps, latents, strict=True)]
 
     def rows_of(self, prepared: Tensor, start: int, stop: int) -> Tensor:
-        rows = prepared @ self.get_buffer("weight")[start:stop].to(prepared.dtype).T
+        rows = prepared @ self.weight[start:stop].T
         return rows.tanh() if self.fault == "not linear" else rows
 
     def write(self, prepared: Tensor, start: int, base: Tensor, scale: float, out: Tensor) -> None:
         added = self.rows_of(prepared, start, start + len(out))
         out.copy_(base + (added if self.fault == "write" else scale * added))
 
-    def gather(self, grad: Tensor, start: int, scale: float, into: Tensor) -> None:
-        rows = self.get_buffer("weight")[start : start + len(grad)].to(grad.dtype)
-        into.add_(rows.T @ grad, alpha=1.0 if self.fault == "gather" else scale)
+    def gather(self, grads: Sequence[Tensor], scales: Sequence[float], start: int, into: Tensor) -> None:
+        grad = torch.cat([each.reshape(-1) * scale for each, scale in zip(grads, scales, strict=True)])
+        into.add_(self.weight[start : start + len(grad)].T @ grad, alpha=3.0 if self.fault == "gather" else 1.0)
+
+
+class DenseLinear(LinearMapper):
+    """The same as a `LinearMapper`, with one fault."""
+
+    def __init__(self, context: Any, fault: str) -> None:
+        super().__init__(context.in_features, context.out_features)
+        dense = Dense(context, "")
+        self.register_buffer("weight", dense.get_buffer("weight"), persistent=False)
+        self.fault = fault
+
+    def unpacked(self, dtype: torch.dtype) -> LinearMap:
+        return DenseRows(self.get_buffer("weight").to(dtype), self.fault)
 
 
 @define(frozen=True, kw_only=True)
@@ -580,7 +595,7 @@ WRONG: tuple[tuple[Component, str], ...] = (
     ),
     *(
         (AMapper(fault=fault, linear=True), "linear_parts_agree")
-        for fault in ("not linear", "prepared shape", "write", "gather", "unprepare")
+        for fault in ("not linear", "prepared shape", "write", "gather", "prepare all", "unprepare")
     ),
     *(
         (AGenerator(fault=fault), check)
