@@ -21,7 +21,7 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "mapping-plugin-mapping-loss": {"loss": ("mapping", "stability", "smoothness", "alignment")},
     "mapping-plugin-quantize": {"generator": ("quantized",), "callback": ("quantize",)},
-    "mapping-plugin-phases": {"phase_policy": ("fixed", "sampled")},
+    "mapping-plugin-phases": {"phase_policy": ("adaptive", "bandit", "fixed", "sampled")},
     "mapping-plugin-rebase": {"callback": ("rebase",)},
     "mapping-plugin-dynamics": {
         "dynamics_model": ("linear", "ols", "subspace", "dmd", "kalman", "none", "random", "lookahead", "ema")

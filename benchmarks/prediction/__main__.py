@@ -8,9 +8,10 @@ r"""Predictive training against tuned baselines, in pieces that fit between othe
 
 `run` adds one line a run to FILE: the losses of a fixed sample of the training and the validation part over
 time. Without `--tuned-by` it makes a run for every rate of the task's grid, the same for all methods; with it, at each
-method's best rate of the seeds from 100 on (by the validation loss over the last 100 steps), times `--factor`. `table`
-takes the seeds below 100. Nothing is selected on test data: there is none. The clock stops for
-measurements, and for nothing else. One thread, one run at a time; methods take turns within a seed.
+method's best rate of the seeds from 100 on (by the validation loss over the last 100 steps), or, with `--factor`, at
+that many times the rate of `constant`. `table` takes the seeds below 100; its targets are losses of the tuned
+`constant` of the tuning seeds. Nothing is selected on test data: there is none. The clock stops for measurements, and
+for nothing else. One thread, one run at a time; methods take turns within a seed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.prediction.measuring import Curve, Passes
+from benchmarks.prediction.measuring import LAST, Curve, Passes
 from benchmarks.prediction.methods import METHODS, Average
-from benchmarks.prediction.table import LAST, page
+from benchmarks.prediction.table import page
 from benchmarks.prediction.tasks import TASKS, Data
-from mapping_core import MappingTrainer
+from mapping_core import MappingTrainer, PhaseOutcome
 
 TUNING = 100  # the first seed that tunes
 
@@ -55,7 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for (task, method), (rate, loss) in tuned(read(options.rows)).items():
             print(f"{task} {method}: {rate:g} ({loss:.4f})")
     else:
-        print(page([row for row in read(options.rows) if row["seed"] < TUNING]))
+        rows = read(options.rows)
+        best = {task: rate for (task, method), (rate, _) in tuned(rows).items() if method == "constant"}
+        tuning: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            task = row["task"]
+            if row["seed"] >= TUNING and row["method"] == "constant" and row["rate"] == best[task]:
+                tuning[task].append(row)
+        print(page([row for row in rows if row["seed"] < TUNING], tuning))
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -65,7 +73,9 @@ def run_all(options: argparse.Namespace) -> None:
         data = TASKS[task].data()
         for seed in options.seeds:
             for method in options.method:
-                rates = [best[task, method][0] * options.factor] if best else TASKS[task].grid
+                # A rate that is too small is so for the plain run, whatever the method.
+                tuned_as = "constant" if options.factor != 1.0 else METHODS[method].tuned_as or method
+                rates = [best[task, tuned_as][0] * options.factor] if best else TASKS[task].grid
                 for rate in rates:
                     row = run(task, method, rate, seed, data, options.steps)
                     row["factor"] = options.factor
@@ -85,7 +95,7 @@ def run(task: str, method: str, rate: float, seed: int, data: Data, steps: int |
     trainer = MappingTrainer(
         model,
         data.batches,
-        loss=what.loss,
+        loss=what.trained,
         learning_rate=rate,
         schedule=how.schedule,
         max_steps=steps or what.steps,
@@ -98,7 +108,24 @@ def run(task: str, method: str, rate: float, seed: int, data: Data, steps: int |
     )
     trainer.fit()
     hook.remove()
-    return {"task": task, "method": method, "rate": rate, "seed": seed, "points": curve.points}
+    return {
+        "task": task,
+        "method": method,
+        "rate": rate,
+        "seed": seed,
+        "points": curve.points,
+        "phases": [_plain(outcome) for outcome in trainer.history.outcomes],
+    }
+
+
+def _plain(outcome: PhaseOutcome) -> Row:
+    """What a phase did, as one short line of a file."""
+    phase: Row = {"phase": outcome.phase.value, "steps": outcome.steps, "seconds": outcome.step_seconds}
+    if outcome.gain is not None:
+        phase["gain"] = outcome.gain
+    if outcome.jump is not None:
+        phase |= {"verdict": outcome.jump.verdict.value, "seconds": outcome.jump.seconds, "bound": outcome.jump.bound}
+    return phase
 
 
 def tuned(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:

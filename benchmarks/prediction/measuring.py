@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.prediction.tasks import Data, Probe, Task
 from mapping_core import Callback, MappingTrainer
 
 EVERY = 25  # steps between two measurements of the loss
+LAST = 4  # measurements of which a loss is the mean
 
 
 @define
@@ -89,6 +91,13 @@ class Curve(Callback):
         total = sum(float(self.task.loss(model(x), y)) * len(x) for x, y in parts)
         model.train()
         return total / len(probe[0])
+
+
+def smoothed(points: list[dict[str, float]], part: str) -> list[dict[str, float]]:
+    """Each loss as the mean of the last four measurements: one alone is noise that a target may be reached by."""
+    losses = [point[part] for point in points]
+    means = [statistics.mean(losses[max(0, end - LAST) : end]) for end in range(1, len(losses) + 1)]
+    return [{**point, part: mean} for point, mean in zip(points, means, strict=True)]
 
 
 def reached(points: list[dict[str, float]], part: str, target: float) -> dict[str, float] | None:

@@ -1,8 +1,7 @@
-"""The tasks: a network, its batches, what it is probed on, and the losses to reach."""
+"""The tasks: a network, its batches, and what it is probed on."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,14 @@ class Data:
 
 @define(frozen=True, kw_only=True)
 class Task:
-    """`grid` is the learning rates of every method; `targets` are the losses to reach, by part of the data."""
+    """`grid` is the learning rates of every method; `loss` is measured, and the component `trained` is the same."""
 
     data: Callable[[], Data]
     model: Callable[[int], nn.Module]
     steps: int
     grid: tuple[float, ...]
-    targets: dict[str, tuple[float, ...]]
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
+    trained: str = "cross_entropy"
 
 
 class WeatherLSTM(nn.Module):
@@ -56,13 +55,24 @@ class WeatherLSTM(nn.Module):
         return last
 
 
+class ChannelsLastCNN2(CNN2):
+    """CNN2 whose activations lie channels last after the first layer, where a CPU pools them three times as fast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *rest = self
+        x = first(x).contiguous(memory_format=torch.channels_last)
+        for layer in rest:
+            x = layer(x)
+        return x
+
+
 def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return build()
 
 
 def _mapped(seed: int) -> nn.Module:
-    return MappingModel(_seeded(CNN2, seed), 2048, "slvt", seed=seed)
+    return MappingModel(_seeded(ChannelsLastCNN2, seed), 2048, "slvt", seed=seed)
 
 
 def _fashion() -> Data:
@@ -120,43 +130,38 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def characters(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every next character."""
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+class ClassesFirst(CharGPT):
+    """Logits [N, characters, T], as cross-entropy takes them."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).transpose(1, 2)
 
 
 TASKS: dict[str, Task] = {
     "mapped": Task(
         data=_fashion,
         model=_mapped,
-        steps=500,
+        steps=400,
         grid=(0.1, 0.2, 0.4, 0.8),
-        targets={"train": (0.55, 0.48), "validation": (0.6, 0.55, 0.5)},
     ),
     "direct": Task(
         data=_fashion,
-        model=lambda seed: _seeded(CNN2, seed),
-        steps=500,
+        model=lambda seed: _seeded(ChannelsLastCNN2, seed),
+        steps=400,
         grid=(1e-3, 2e-3, 4e-3, 8e-3),
-        targets={"train": (), "validation": ()},
     ),
     "lstm": Task(
         data=_beijing,
         model=lambda seed: _seeded(WeatherLSTM, seed),
-        steps=500,
+        steps=400,
         grid=(1e-3, 2e-3, 4e-3, 8e-3),
-        targets={"train": (), "validation": ()},
         loss=nn.functional.mse_loss,
+        trained="mse",
     ),
     "gpt": Task(
         data=_shakespeare,
-        model=lambda seed: _seeded(lambda: CharGPT(context=64, layers=2, width=64), seed),
-        steps=500,
+        model=lambda seed: _seeded(lambda: ClassesFirst(context=64, layers=2, width=64), seed),
+        steps=400,
         grid=(1e-3, 2e-3, 4e-3, 8e-3),
-        targets={"train": (), "validation": ()},
-        loss=characters,
     ),
 }
-
-#: A loss that was never reached.
-NEVER = math.inf

@@ -33,9 +33,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> str:
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     data = tasks.Data(DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True), (x, y), (x[:32], y[:32]))
-    small = tasks.Task(
-        data=lambda: data, model=network, steps=STEPS, grid=(0.01, 0.1), targets={"train": (0.6,), "validation": (0.0,)}
-    )
+    small = tasks.Task(data=lambda: data, model=network, steps=STEPS, grid=(0.01, 0.1))
     monkeypatch.setitem(tasks.TASKS, "tiny", small)
     return "tiny"
 
@@ -106,14 +104,49 @@ def test_from_tuning_to_table(task: str, tmp_path: Path, capsys: pytest.CaptureF
     benchmark.main(["run", *command])
     assert benchmark.tuned(benchmark.read(rows))[task, "constant"][0] == 0.1
     benchmark.main(["run", *command, "--tuned-by", str(rows), "--seeds", "0", "1"])
+    benchmark.main(["run", *command, "--tuned-by", str(rows), "--seeds", "0", "1", "--factor", "0.5"])
     benchmark.main(["tuned", "--rows", str(rows)])
     benchmark.main(["table", "--rows", str(rows)])
     printed = capsys.readouterr().out
     assert "tiny constant: 0.1 (" in printed
     lines = [line for line in printed.splitlines() if line.startswith("| constant")]
-    assert len(lines) == 1
+    assert len(lines) == 2
     assert "| 0.1 | 2 |" in lines[0]
-    assert "1.00 1.00 1.00 (2/2)" in lines[0]
-    assert lines[0].endswith("| 0/2 |")
+    assert "| 1.00 | 1.00 | 1.00 | 1.00 | " in lines[0]
+    assert printed.count("| validation loss at the end |") == 2
+    slow = printed[printed.index("rates times 0.5") :]
+    assert "gap recovered" in slow
+    assert "| 0.05 | 2 |" in slow
     assert {json.loads(line)["seed"] for line in rows.read_text("utf-8").splitlines()} == {0, 1, 100}
-    assert table.page([]) == ""
+    assert table.page([], {}) == ""
+
+
+def row(seed: int, losses: list[float], seconds: float = 1.0, **more: Any) -> dict[str, Any]:
+    """A run measured every 25 steps, each of so many seconds."""
+    points = [
+        {**point(25 * index, loss), "seconds": 25 * seconds * index, "train": loss}
+        for index, loss in enumerate(losses, start=1)
+    ]
+    return {"task": "tiny", "method": "constant", "rate": 0.1, "seed": seed, "factor": 1.0, "points": points, **more}
+
+
+def test_the_table() -> None:
+    """Targets come from the tuning run; ratios are medians of pairs, and runs that do not get there are infinite."""
+    fall = [4.0 - 0.25 * index for index in range(16)]
+    assert table.targets([row(100, fall)])[:2] == [("train", 1.625), ("train", 0.625)]
+    rows = [row(seed, fall) for seed in range(3)]
+    rows += [row(seed, fall, 0.5, method="sampled", phases=[PHASE]) for seed in range(2)]
+    rows.append(row(2, [loss + 1.0 for loss in fall], 0.5, method="sampled", phases=[PHASE]))
+    jump = {"phase": "predict", "steps": 0, "verdict": "accepted"}
+    rows += [row(seed, fall, method="jumps", phases=[jump, {**jump, "verdict": "waiting"}]) for seed in range(3)]
+    lines = table.page(rows, {"tiny": [row(100, fall)]}).splitlines()
+    sampled = next(line for line in lines if line.startswith("| sampled"))
+    assert "| +0.3333, +1.3067 | 0.50 | 1.00 | 1.00 | 1.00 |" in sampled
+    assert "0.50 1.00 1.00 1.00 (2/3)" in sampled
+    assert sampled.endswith("| 50 % sampled |")
+    kept = next(line for line in lines if line.startswith("| jumps"))
+    assert "**+0.0000**" in kept
+    assert kept.endswith("| 1.0 of 1.0 jumps |")
+
+
+PHASE = {"phase": "predict", "steps": 200, "seconds": 0.1, "gain": 1.5}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mapping_core.testing import PhasePolicySuite
-from mapping_plugin_phases import Fixed, Sampled
+from mapping_plugin_phases import Adaptive, Bandit, Fixed, Sampled
 
 
 class TestFixed(PhasePolicySuite):
@@ -11,6 +11,20 @@ class TestFixed(PhasePolicySuite):
 
     component = Fixed
     configs = (Fixed(), Fixed(warmup=5, full=3, correct=2, horizons=(4,)))
+
+
+class TestAdaptive(PhasePolicySuite):
+    """The suite, and with lengths that cannot change."""
+
+    component = Adaptive
+    configs = (Adaptive(), Adaptive(warmup=5, full=(3, 3), correct=2, reach=(1, 1), weight=1.0))
+
+
+class TestBandit(PhasePolicySuite):
+    """The suite, and with one arm and a window of one phase."""
+
+    component = Bandit
+    configs = (Bandit(), Bandit(warmup=5, full=3, correct=2, horizons=(4,), window=3, alpha=1.0))
 
 
 class TestSampled(PhasePolicySuite):

@@ -209,3 +209,21 @@ def test_a_sampled_run() -> None:
     losses = trainer.history["train_loss"]
     assert losses[-1] < losses[0]
     assert all(math.isfinite(loss) for loss in losses)
+
+
+LEARNING = [
+    {"type": "adaptive", "warmup": 8, "full": [4, 16], "correct": 4, "reach": [2, 8]},
+    {"type": "bandit", "warmup": 8, "full": 4, "correct": 4, "horizons": [2, 4], "window": 16},
+]
+
+
+@pytest.mark.parametrize("policy", LEARNING, ids=lambda each: str(each["type"]))
+def test_policies_that_learn_in_whole_runs(policy: dict[str, Any]) -> None:
+    """Jumps that help are kept and lower the loss; with every jump rejected the run is the plain one, bit for bit."""
+    plain = run(None)
+    helped = run({"policy": policy, "dynamics": {"type": "back", "factor": -1.0}, "guard": GUARD})
+    assert Phase.CORRECT in [record.phase for record in helped.history.phases]
+    assert helped.history["train_loss"][-1] < 0.5 * plain.history["train_loss"][-1]
+    harmed = run({"policy": policy, "dynamics": {"type": "back", "factor": 1.0}, "guard": GUARD})
+    assert Phase.PREDICT in [record.phase for record in harmed.history.phases]
+    assert torch.equal(weights(harmed), weights(plain))
