@@ -53,9 +53,8 @@ def object_source(plugin: object) -> Source:
 
 def installed_sources() -> Iterator[Source]:
     """Yield what is installed under the entry-point group, sorted so that every run agrees."""
-    points = sorted(_entry_points(), key=lambda point: (_distribution(point)[0], point.name, point.value))
-    for point in points:
-        name, version, requires = _distribution(point)
+    found = [(_distribution(point), point) for point in _entry_points()]
+    for (name, version, requires), point in sorted(found, key=lambda each: (each[0][0], each[1].name, each[1].value)):
         yield Source(
             distribution=name,
             version=version,

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 #: Seconds that a plugin may take to load: each adds to the start of every command. `mapping plugins` names those above.
 SLOW = 0.1
+
+#: The hooks alone: pluggy looks at every name of what it is given, for each plugin.
+_SPECS = SimpleNamespace(**{kind.hook: getattr(hookspecs, kind.hook) for kind in KINDS.values()})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -156,7 +159,7 @@ def _check_requirements(source: Source) -> None:
 def _components(plugin: object, source: Source) -> list[type[Component]]:
     # A manager of its own: pluggy then blames exactly this plugin, and calls nothing else.
     manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(_SPECS)
     found: list[type[Component]] = []
     try:
         manager.register(plugin, name=source.entry_point)

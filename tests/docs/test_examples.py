@@ -16,6 +16,8 @@ PAGES = sorted(
     for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "plugins/*/README.md", "cookbook/**/*.md")
     for path in ROOT.glob(pattern)
 )
+#: What needs files, commands and an installation: tests/packaging follows it as a reader would.
+FOLLOWED = {ROOT / "docs" / "plugin-tutorial.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +40,11 @@ def blocks(text: str) -> list[Block]:
 
 def of_language(language: str) -> list[Any]:
     """Return a parameter for each page that has blocks of a language; a skip with the reason for none."""
-    pages = [page for page in PAGES if any(language in each.info.split() for each in blocks(page.read_text("utf-8")))]
+    pages = [
+        page
+        for page in PAGES
+        if page not in FOLLOWED and any(language in each.info.split() for each in blocks(page.read_text("utf-8")))
+    ]
     if not pages:
         skip = pytest.mark.skip(reason=f"no page has a {language} block yet")
         return [pytest.param(None, id="none", marks=skip)]

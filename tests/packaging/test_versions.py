@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import mapping_core
 
@@ -89,6 +90,23 @@ def test_torch_free_environments_have_core_s_light_dependencies() -> None:
     light = {line for line in project(ROOT)["dependencies"] if Requirement(line).name not in heavy}  # type: ignore[attr-defined]
     assert light <= given
     assert not heavy & {Requirement(line).name for line in given}
+
+
+def test_the_lowest_versions_are_the_ones_core_names() -> None:
+    """The environment of the lowest versions pins what core depends on to its lower bounds."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    pinned = {
+        Requirement(line).name: Version(str(Requirement(line).specifier).removeprefix("=="))
+        for line in tox["testenv:py311-lowest"]["deps"].split()
+        if "==" in line
+    }
+    bounds = {
+        requirement.name: Version(str(requirement.specifier).removeprefix(">="))
+        for requirement in map(Requirement, project(ROOT)["dependencies"])  # type: ignore[call-overload]
+        if requirement.name not in {"torch", "lightning-fabric", "numpy", "safetensors"}
+    }
+    assert pinned == bounds
 
 
 def test_every_plugin_has_readme_licence_and_tests() -> None:
