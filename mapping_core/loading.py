@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SLOW = 0.1
 
 #: The hooks alone: pluggy looks at every name of what it is given, for each plugin.
-_SPECS = SimpleNamespace(**{kind.hook: getattr(hookspecs, kind.hook) for kind in KINDS.values()})
+_SPECS = type("Hooks", (), {kind.hook: staticmethod(getattr(hookspecs, kind.hook)) for kind in KINDS.values()})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -56,6 +56,9 @@ def check(python: Path, elsewhere: Path) -> None:
     plugins = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
     if missing := plugins - {plugin["distribution"] for plugin in report["plugins"]}:
         sys.exit(f"not found after installing the wheels: {sorted(missing)}")
+    # what the wheel must hold beside code: the kit, and the templates of a new plugin
+    run(python, "-m", "mapping_core", "check", "mapping-plugin-slvt", cwd=elsewhere)
+    run(python, "-m", "mapping_core", "new-plugin", "mine", "--kind", "loss", cwd=elsewhere)
     example = re.search(r"^```python\n(.*?)^```", ROOT.joinpath("README.md").read_text(encoding="utf-8"), re.S | re.M)
     if example is None:
         sys.exit("README.md has no Python example")
