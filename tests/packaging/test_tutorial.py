@@ -72,6 +72,7 @@ def lend_dependencies(environment: Path, lent: Path) -> None:
     (site,) = environment.glob("lib/python*/site-packages")
     for item in [*site.glob("setuptools*"), *site.glob("pkg_resources"), *site.glob("_distutils_hack")]:
         shutil.rmtree(item)  # what some Pythons put there is older than torch takes
+    site.joinpath("distutils-precedence.pth").unlink(missing_ok=True)
     site.joinpath("lent.pth").write_text(f"{lent}\n", encoding="utf-8")
 
 
