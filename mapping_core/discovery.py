@@ -91,6 +91,8 @@ def _distribution(point: metadata.EntryPoint) -> tuple[str, str, tuple[str, ...]
     if dist is None:
         return "unknown", "unknown", ()
     try:
-        return canonicalize_name(dist.metadata["Name"]), dist.version, tuple(dist.requires or ())
+        described = dist.metadata  # once: each read parses the whole file, and `version` and `requires` are reads
+        requires = described.get_all("Requires-Dist") or dist.requires or ()
+        return canonicalize_name(described["Name"]), described["Version"], tuple(requires)
     except Exception:
         return "unknown", "unknown", ()

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 #: Seconds that a plugin may take to load: each adds to the start of every command. `mapping plugins` names those above.
 SLOW = 0.1
 
-#: The hooks alone: pluggy looks at every name of what it is given, for each plugin.
-_SPECS = type("Hooks", (), {kind.hook: staticmethod(getattr(hookspecs, kind.hook)) for kind in KINDS.values()})
+#: The hooks alone, since pluggy looks at every name of what it is given, for each plugin; a module has the fewest.
+_SPECS = ModuleType("hooks")
+vars(_SPECS).update({kind.hook: getattr(hookspecs, kind.hook) for kind in KINDS.values()})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -96,8 +96,8 @@ def test_following_the_text(tmp_path: Path, index: Path) -> None:
     assert "0 failed, 0 refused" in said["mapping check mapping_plugin_enough"]
     assert "0 failed, 0 refused" in said["clean/bin/mapping check mapping-plugin-enough"]
     reasons = [line.split(" ", 1) for line in said["clean/bin/python use.py"].splitlines()]
-    assert [epochs for epochs, _ in reasons] == ["1", "1"]
-    assert all("the training loss is below 10.0" in reason for _, reason in reasons)
+    assert [epochs for epochs, _ in reasons] == ["1", "1", "3"]  # by its name alone it has its default, 0.1
+    assert all("the training loss is below 10.0" in reason for _, reason in reasons[:2])
     assert "the training loss is below 10.0" in said["clean/bin/mapping train run.toml"]
     where = reader.run("clean/bin/python -c 'import mapping_core; print(mapping_core.__file__)'")
     assert str(folder / "clean") in where
