@@ -62,6 +62,11 @@ class JumpOutcome:
     forecast: float | None = None
 
     @property
+    def forecast_error(self) -> float | None:
+        """The forecast loss minus the measured one; None where either is missing."""
+        return None if self.forecast is None or self.after is None else self.forecast - self.after
+
+    @property
     def probed(self) -> bool:
         """Whether a loss was measured."""
         return self.after is not None
@@ -123,7 +128,9 @@ class PhaseOutcome:
     `seconds` is the time inside steps, without validation or checkpoints between them; `step_seconds` is
     the median step's. `jump` is of a PREDICT phase that is a jump, and such a phase has no steps and no `loss`. `gain`
     is of a sampled one: of how many samples without selection a kept one is worth, as the mean
-    over its batches of min(1 + CV^2, 1 / keep), CV being the scores' coefficient of variation.
+    over its batches of min(1 + CV^2, 1 / keep), CV being the scores' coefficient of variation. `prediction_error` and
+    `cosine` are of a CORRECT phase: the displacement that was predicted for its steps beside the one they made,
+    as the distance of the two relative to the real one (1 is what predicting no movement has) and by their angle.
     """
 
     phase: Phase
@@ -133,6 +140,8 @@ class PhaseOutcome:
     step_seconds: float | None = None
     jump: JumpOutcome | None = None
     gain: float | None = None
+    prediction_error: float | None = None
+    cosine: float | None = None
 
 
 class PhasePolicy(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from attrs import asdict, evolve
@@ -28,6 +28,16 @@ Jump = Callable[[tuple[int, ...]], JumpOutcome]
 
 def _no_jump(horizons: tuple[int, ...]) -> JumpOutcome:
     return JumpOutcome(verdict=Verdict.NO_PROPOSAL)
+
+
+class Measurement(Protocol):
+    """What compares the steps of a CORRECT phase with what was predicted for them."""
+
+    def begin(self, steps: int) -> None:
+        """Predict the next `steps` steps."""
+
+    def end(self, steps: int) -> tuple[float, float] | None:
+        """The prediction's relative error and its cosine, `steps` steps later; None if that was not measured."""
 
 
 class PhaseRunner:
@@ -53,6 +63,7 @@ class PhaseRunner:
         self._total_steps = total_steps
         self._broadcast = broadcast
         self.jump, self.announce = jump, announce
+        self.measurement: Measurement | None = None
         self._decision: PhaseDecision | None = None
         self._left: int | None = 0
         self._done = 0
@@ -105,6 +116,9 @@ class PhaseRunner:
         if self._decision is None or not self._losses:
             return
         losses = [float(loss) for loss in self._losses]
+        measured = None
+        if self.measurement is not None and self._decision.phase is Phase.CORRECT:
+            measured = self.measurement.end(self._done)
         self._tell(
             PhaseOutcome(
                 phase=self._decision.phase,
@@ -113,6 +127,8 @@ class PhaseRunner:
                 seconds=sum(self._seconds),
                 step_seconds=statistics.median(self._seconds) if self._seconds else None,
                 gain=sum(self._gains) / len(self._gains) if self._gains else None,
+                prediction_error=None if measured is None else measured[0],
+                cosine=None if measured is None else measured[1],
             )
         )
 
@@ -141,6 +157,8 @@ class PhaseRunner:
         self._losses, self._seconds, self._gains = [], [], []
         if previous is None or decision.phase is not previous.phase:
             self.announce(decision.phase)
+        if self.measurement is not None and decision.phase is Phase.CORRECT and decision.steps is not None:
+            self.measurement.begin(decision.steps)
         if decision.is_jump:
             self._left = 0
             jump = self.jump(decision.horizons)

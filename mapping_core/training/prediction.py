@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mapping_core.interfaces.dynamics import DynamicsModel
 from mapping_core.interfaces.phase_policy import JumpOutcome, Verdict
+from mapping_core.training.correction import Correction
 from mapping_core.training.engine import forward_of
 from mapping_core.training.guard import Guard
 from mapping_core.training.probes import ProbeBatches, Prober
@@ -61,6 +62,7 @@ class Predictor:
         self._loop = loop
         self._dynamics, self._trajectory, self._source = dynamics, trajectory, source
         self._rate_factor = config.rate_factor
+        self.correction = Correction(dynamics, trajectory, lambda: loop.trainer.step)
         prober = Prober(loop.trainer, loop.fabric, forward_of(loop.fabric, loop.trainer.model))
         self.guard = Guard(config.guard, fabric=loop.fabric, prober=prober, source=source, batch_size=batch_size)
         self._decay = config.guard.average
@@ -97,7 +99,7 @@ class Predictor:
     def _tried(self, horizons: tuple[int, ...], step: int) -> JumpOutcome:
         assert self._average is not None
         self._before = None
-        proposals = self._dynamics.propose(horizons)
+        proposals = self.correction.corrected(self._dynamics.propose(horizons))
         with undisturbed(self._loop.loader):
             outcome, kept = self.guard.judge(
                 proposals, horizons=len(horizons), step=step, trajectory=self._trajectory, average=self._average
@@ -124,6 +126,7 @@ class Predictor:
         before.run.restore(self._loop)
         self._dynamics.load_state_dict(before.dynamics)
         self._dynamics.feedback(None, None)
+        self.correction.forget()
         self._average, self.raised = before.average, before.raised
         self.guard.undo(self._loop.trainer.step)
         return True
@@ -146,6 +149,7 @@ class Predictor:
             "seconds": self.seconds,
             "guard": self.guard.state_dict(),
             "dynamics": self._dynamics.state_dict(),
+            "correction": self.correction.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,6 +160,7 @@ class Predictor:
         self._before = None if state["before"] is None else _Before.from_state(state["before"], here)
         self.guard.load_state_dict(state["guard"])
         self._dynamics.load_state_dict(state["dynamics"])
+        self.correction.load_state_dict(state["correction"])
 
 
 def raise_rate(optimizer: Any, scheduler: Any, factor: float) -> None:

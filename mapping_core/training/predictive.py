@@ -67,7 +67,7 @@ def connect(loop: Loop) -> None:
         source=source,
         batch_size=getattr(trainer.train_loader, "batch_size", None),
     )
-    loop.phases.jump = loop.predictor.jump
+    loop.phases.jump, loop.phases.measurement = loop.predictor.jump, loop.predictor.correction
 
 
 def _refuse(horizons: tuple[int, ...]) -> JumpOutcome:
