@@ -33,6 +33,7 @@ from mapping_core.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    DivergenceError,
     FileFormatError,
     LossError,
     MappingError,
@@ -45,6 +46,7 @@ from mapping_core.errors import (
 from mapping_core.hookspecs import hookimpl
 from mapping_core.registry import Registry
 from mapping_core.training.config import GuardConfig, PredictionConfig, TrainerConfig
+from mapping_core.training.divergence import DivergenceLevel, DivergenceReport, RecoveryAction, Thresholds
 
 if TYPE_CHECKING:
     from mapping_core.expansion import Expansion, expand
@@ -100,6 +102,9 @@ __all__ = [
     "Component",
     "ConfigError",
     "DataError",
+    "DivergenceError",
+    "DivergenceLevel",
+    "DivergenceReport",
     "DynamicsConfig",
     "DynamicsModel",
     "Expansion",
@@ -132,9 +137,11 @@ __all__ = [
     "PhasePolicyConfig",
     "PluginError",
     "PredictionConfig",
+    "RecoveryAction",
     "Registry",
     "RunConfig",
     "TargetError",
+    "Thresholds",
     "TrainerConfig",
     "UnknownComponentError",
     "__version__",

@@ -56,6 +56,10 @@ class NonFiniteError(MappingError):
     """The loss or its gradient is NaN or infinite."""
 
 
+class DivergenceError(MappingError):
+    """Training diverges, and nothing that was tried against it helped."""
+
+
 class CallbackError(MappingError):
     """A callback raised; the message names the callback and the hook."""
 

@@ -9,6 +9,7 @@ from attrs import define, field
 from attrs.validators import ge, gt, in_, lt, optional
 
 from mapping_core.components import CallbackConfig, DynamicsConfig, LossConfig, PhasePolicyConfig
+from mapping_core.training.divergence import Thresholds
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true")
 SCHEDULES = ("cosine", "constant")
@@ -40,13 +41,16 @@ class PredictionConfig:
     """Predictive training: a phase policy, and what its jumps need.
 
     `dynamics` proposes jumps; without it a policy may ask for none. An accepted one multiplies the learning rate
-    by `rate_factor`: that a jump lowers the loss says that the rate is too low.
+    by `rate_factor`: that a jump lowers the loss says that the rate is too low. With a `monitor` the run
+    watches itself for divergence, by these thresholds, and acts (`docs/prediction.md`); it then decides of losses and
+    gradients that are not finite too, in the place of `nonfinite`.
     """
 
     policy: PhasePolicyConfig | str = "fixed"
     dynamics: DynamicsConfig | str | None = None
     guard: GuardConfig = field(factory=GuardConfig)
     rate_factor: float = field(default=1.0, validator=gt(0.0))
+    monitor: Thresholds | None = None
 
 
 @define(frozen=True, kw_only=True)

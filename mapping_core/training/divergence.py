@@ -204,8 +204,8 @@ class DivergenceMonitor:
             return RecoveryAction.CONTINUE
         self._quiet = 0
         if self._rung and self._since < self.thresholds.window:
-            # A batch that is not finite can be skipped at once; anything else gets its time to work.
-            lost = DivergenceSignal.NON_FINITE in signals
+            # A step that must not be made can be left out at once; anything else gets its time to work.
+            lost = level is DivergenceLevel.CRITICAL
             return RecoveryAction.SKIP_BATCH if lost else RecoveryAction.CONTINUE
         ladder = _LADDERS[level]
         self._rung, self._since = min(self._rung + 1, len(ladder)), 0

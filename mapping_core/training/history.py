@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from mapping_core.interfaces.phase_policy import Phase, PhaseOutcome
+    from mapping_core.training.divergence import DivergenceReport
 
 
 @define(frozen=True, kw_only=True, eq=False)
@@ -73,7 +74,7 @@ class PhaseRecord:
 class History:
     """The epochs and phases of a run, why it ended, and the bytes of a mapped model's file (`save`) at its end.
 
-    `outcomes` says of a predictive run what each phase did.
+    `outcomes` says of a predictive run what each phase did, `recoveries` what its monitor saw and answered.
 
     >>> record = EpochRecord(
     ...     epoch=0, step=9, train={"loss": 0.5}, validation={"loss": 0.6}, learning_rate=0.1, seconds=1.0
@@ -86,6 +87,7 @@ class History:
     epochs: list[EpochRecord] = field(factory=list)
     phases: list[PhaseRecord] = field(factory=list)
     outcomes: list[PhaseOutcome] = field(factory=list)
+    recoveries: list[DivergenceReport] = field(factory=list)
     stop_reason: str = ""
     file_bytes: int | None = None
 

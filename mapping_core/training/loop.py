@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mapping_core.errors import DataError, NonFiniteError
 from mapping_core.interfaces.phase_policy import Phase
-from mapping_core.logs import get_logger
 from mapping_core.training.agreement import Asked, agree_on, gathered
 from mapping_core.training.averages import Averages
 from mapping_core.training.buffers import BufferGuard
@@ -24,8 +22,10 @@ from mapping_core.training.gradients import Agreed, GradientWindow
 from mapping_core.training.history import EpochRecord, PhaseRecord, StepRecord
 from mapping_core.training.interruption import Interrupted, Interruption
 from mapping_core.training.loading import epoch_batches
+from mapping_core.training.optimization import multiply_rate
 from mapping_core.training.phases import PhaseRunner
 from mapping_core.training.randomness import random_state
+from mapping_core.training.refusals import Refusals
 from mapping_core.training.resumption import run_state
 from mapping_core.training.steps import forward_step
 
@@ -33,11 +33,9 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from mapping_core.training.prediction import Predictor
+    from mapping_core.training.recovery import Recovery
     from mapping_core.training.selection import Selection
     from mapping_core.training.trainer import MappingTrainer
-
-#: After so many steps in a row without a finite gradient a run has nowhere to go.
-_MOST_REFUSALS = 25
 
 
 class Loop:
@@ -63,6 +61,8 @@ class Loop:
         self.optimizer, self.scheduler, self.phases = optimizer, scheduler, phases
         self._selection = selection
         self.predictor: Predictor | None = None  # set where jumps are made, which it makes through this loop
+        self.recovery: Recovery | None = None  # set where divergence is watched for
+        self.rate_factor = 1.0  # what jumps and recoveries have multiplied the learning rate by
         self._interruption = interruption
         self._config = trainer.config
         self.length = loader_length(loader)
@@ -80,8 +80,7 @@ class Loop:
         self._norm = 0.0
         self._gain: float | None = None
         self._fault = ""
-        self._refusals = 0
-        self._saved: dict[str, Any] = {}  # what a rollback goes back to
+        self.refusals = Refusals(self)
         self._closed = False  # a checkpoint from here on would be of a run that has ended
 
     # --- epochs
@@ -104,7 +103,7 @@ class Loop:
         if not self.goes_on:
             self.averages, self._seconds = Averages(), 0.0
             self.epoch_random = random_state(self.loader)
-            self.keep_for_rollback()
+            self.refusals.keep()
             trainer.emit("on_epoch_start", trainer, trainer.epoch)
         batches = epoch_batches(self.loader, trainer.epoch, skip=trainer.batch, began_with=self.epoch_random)
         self.goes_on = False
@@ -114,7 +113,7 @@ class Loop:
             self._closed = True
         self.buffers.average(self.fabric)
         train = self._train_means()
-        if self.averages.items == 0 and self._refusals:
+        if self.averages.items == 0 and self.refusals.count:
             raise NonFiniteError(
                 f"no batch of epoch {trainer.epoch} had a finite loss: check the data, or lower learning_rate"
             )
@@ -232,6 +231,8 @@ class Loop:
         return selected.loss, selected.value, selected.items, selected.metrics
 
     def _begin_window(self) -> None:
+        if self.recovery is not None:
+            self.recovery.begin_window()
         self.phases.begin_step(self.trainer.step)
         self.buffers.keep()
 
@@ -246,6 +247,8 @@ class Loop:
     def _after_window(self) -> bool:
         """Do what callbacks and signals of any rank asked for, on all alike; true if the run is to stop."""
         trainer = self.trainer
+        if self.recovery is not None:
+            self.recovery.end_window()
         asked = agree_on(self.fabric, self._asked())
         if asked.signum:
             self.save()
@@ -273,7 +276,7 @@ class Loop:
         """End the window: reduce its gradients, and step if they are finite."""
         agreed = self._window.agree(ended=ended)
         if agreed.bad:
-            self._refuse(self._fault or "the loss is not finite on another rank")
+            self.refusals.refuse(self._fault or "the loss is not finite on another rank")
         elif agreed.items:
             self._step(agreed.loss)
         self._window.clear()
@@ -286,19 +289,27 @@ class Loop:
         self._norm = self._window.clip()
         finite = math.isfinite(self._norm)
         if not finite and self._scaler is None:
-            self._refuse(f"the gradient's norm is {self._norm}")
+            self.refusals.refuse(f"the gradient's norm is {self._norm}")
+            return
+        if finite and self.recovery is not None and not self.recovery.allows(float(loss), self._norm):
             return
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         self.fabric.strategy.optimizer_step(self.optimizer)
         if not finite:  # the scaler made no step, and lowered its scale
-            self._count_refusal(f"the gradient's norm is {self._norm} at every scale")
+            self.refusals.add(f"the gradient's norm is {self._norm} at every scale")
             return
-        self._refusals = 0
+        self.refusals.count = 0
         self.trainer.step += 1
         self._step_scheduler("step")
         if self.predictor is not None:
             self.predictor.observe(float(loss), self.trainer.step, self._window.batches)
         self.phases.end_step(loss, self._gain)
+
+    def leave_out(self) -> None:
+        """Make nothing of a window whose gradient is there."""
+        self.buffers.put_back()
+        if self._scaler is not None:
+            self._scaler.update()  # which lets it unscale the next one
 
     def _step_scheduler(self, moment: str, record: EpochRecord | None = None) -> None:
         scheduler = self.scheduler
@@ -312,42 +323,12 @@ class Loop:
         else:
             scheduler.step()
 
-    def _refuse(self, fault: str) -> None:
-        """Make no step of this window, and leave nothing of it behind."""
-        trainer, policy = self.trainer, self._config.nonfinite
-        self.buffers.put_back()
-        if self.predictor is not None and self.predictor.take_back():
-            get_logger().warning("jump taken back", fault=fault, step=trainer.step)
-            self.phases.take_back()
-            return
-        where = f"at step {trainer.step + 1} (epoch {trainer.epoch}, batch {trainer.batch - 1})"
-        if policy == "raise":
-            raise NonFiniteError(
-                f"{fault} {where}; no optimiser step was made with it: check the batch for NaN, or lower learning_rate"
-            )
-        self._count_refusal(f"{fault} {where}")
-        get_logger().warning("not finite", fault=f"{fault} {where}", policy=policy)
-        if policy == "rollback":
-            self._load_weights(copy.deepcopy(self._saved))
-
-    def _count_refusal(self, fault: str) -> None:
-        self._refusals += 1
-        if self._refusals >= _MOST_REFUSALS:
-            raise NonFiniteError(f"{fault}, and so for {self._refusals} steps in a row: lower learning_rate")
-
     # --- state
 
-    def keep_for_rollback(self) -> None:
-        """Copy the weights and what trains them, for a rollback to come back to."""
-        if self._config.nonfinite == "rollback":
-            self._saved = copy.deepcopy(
-                {"step": self.trainer.step, "model": self.trainer.model.state_dict(), **self.training_state()}
-            )
-
-    def _load_weights(self, state: dict[str, Any]) -> None:
-        self.trainer.step = state["step"]
-        self.trainer.model.load_state_dict(state["model"])
-        self.load_training_state(state)
+    def multiply_rate(self, factor: float) -> None:
+        """Multiply the learning rate, for the schedule to come too."""
+        self.rate_factor *= factor
+        multiply_rate(self.optimizer, self.scheduler, factor)
 
     def training_state(self) -> dict[str, Any]:
         """What trains beside the model: optimiser, scheduler, scaler, the loss's own parameters."""
@@ -380,5 +361,5 @@ class Loop:
             if self.fabric.is_global_zero:
                 write_checkpoint(folder, trainer.model, state)
             self.fabric.barrier()
-        self.keep_for_rollback()
+        self.refusals.keep()
         trainer.emit("on_checkpoint", trainer, folder)

@@ -67,18 +67,30 @@ def default_optimizer(
 
 
 def load_under_options(
-    optimizer: torch.optim.Optimizer, schedule: LambdaLR, load: Callable[[], None], *, raised: float = 1.0
+    optimizer: torch.optim.Optimizer, schedule: LambdaLR, load: Callable[[], None], *, multiplied: float = 1.0
 ) -> None:
-    """`load` the states of both, and keep the rates (times what jumps have `raised` them) and the decay of this run.
+    """`load` the states of both, and keep the rates (times what a run `multiplied` them by) and the decay of this run.
 
     A state brings those of the run it is of, and one that is resumed with a lower `learning_rate` would not notice.
     """
-    rates = [rate * raised for rate in schedule.base_lrs]
+    rates = [rate * multiplied for rate in schedule.base_lrs]
     decays = [group["weight_decay"] for group in optimizer.param_groups]
     load()
     schedule.base_lrs = rates
     for group, rate, decay, factor in zip(optimizer.param_groups, rates, decays, schedule.lr_lambdas, strict=True):
         group.update(initial_lr=rate, weight_decay=decay, lr=rate * factor(schedule.last_epoch))
+
+
+def multiply_rate(optimizer: torch.optim.Optimizer, scheduler: Any, factor: float) -> None:
+    """Multiply the learning rates, now and those that a scheduler goes on to compute."""
+    if factor == 1.0:
+        return
+    for group in optimizer.param_groups:
+        for name in ("lr", "initial_lr"):
+            if name in group:
+                group[name] = group[name] * factor
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
 
 
 def default_schedule(

@@ -67,6 +67,7 @@ class PhaseRunner:
         self._decision: PhaseDecision | None = None
         self._left: int | None = 0
         self._done = 0
+        self._forced = 0
         self._losses: list[Tensor] = []
         self._seconds: list[float] = []
         self._gains: list[float] = []
@@ -104,11 +105,17 @@ class PhaseRunner:
         self._losses.append(loss)
         if gain is not None and self.keep is not None:
             self._gains.append(gain)
-        self._left -= 1
+        self._left = max(0, self._left - 1)  # it may have been ended within its step
 
     def end_now(self) -> None:
         """Let the phase at hand end here, for what makes going on in it senseless."""
         if self._left is not None:
+            self._left = 0
+
+    def force_full(self, steps: int) -> None:
+        """Train fully for `steps` steps before the policy is asked again, in the place of a phase that predicts."""
+        self._forced = steps
+        if self.phase in (Phase.PREDICT, Phase.CORRECT):
             self._left = 0
 
     def finish(self) -> None:
@@ -151,7 +158,10 @@ class PhaseRunner:
             phase=None if previous is None else previous.phase,
             loss=float(self._losses[-1]) if self._losses else None,
         )
-        decision = self._broadcast(self._answer(progress))
+        if self._forced and previous is not None:
+            decision, self._forced = PhaseDecision(Phase.FULL, self._forced), 0
+        else:
+            decision = self._broadcast(self._answer(progress))
         self._check(previous, decision, jumped=previous is not None and previous.is_jump)
         self._decision, self._left, self._done = decision, decision.steps, 0
         self._losses, self._seconds, self._gains = [], [], []
@@ -194,6 +204,7 @@ class PhaseRunner:
             else [decision.phase.value, decision.steps, list(decision.horizons), decision.keep],
             "left": self._left,
             "done": self._done,
+            "forced": self._forced,
             "losses": [float(loss) for loss in self._losses],
             "seconds": list(self._seconds),
             "gains": list(self._gains),
@@ -208,6 +219,7 @@ class PhaseRunner:
             phase, steps, horizons, keep = state["decision"]
             self._decision = PhaseDecision(Phase(phase), steps, tuple(horizons), keep)
         self._left, self._done = state["left"], state["done"]
+        self._forced = state["forced"]
         self._losses = [torch.tensor(loss, dtype=torch.float64) for loss in state["losses"]]
         self._seconds, self._gains = list(state["seconds"]), list(state["gains"])
         self.outcomes[:] = [_outcome(each) for each in state["outcomes"]]

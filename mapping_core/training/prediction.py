@@ -6,7 +6,7 @@ import copy
 import time
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve
+from attrs import evolve
 from torch import Tensor
 
 from mapping_core.interfaces.dynamics import DynamicsModel
@@ -22,28 +22,6 @@ from mapping_core.training.trajectory import Trajectory
 if TYPE_CHECKING:
     from mapping_core.training.config import PredictionConfig
     from mapping_core.training.loop import Loop
-
-
-@define(kw_only=True)
-class _Before:
-    """What an accepted jump is undone with."""
-
-    run: Snapshot
-    dynamics: dict[str, Any]
-    average: Tensor
-    raised: float
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.run.state_dict(),
-            "dynamics": self.dynamics,
-            "average": self.average,
-            "raised": self.raised,
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], here: Tensor) -> _Before:
-        return cls(**{**state, "run": Snapshot(**state["run"]), "average": state["average"].to(here)})
 
 
 class Predictor:
@@ -67,9 +45,8 @@ class Predictor:
         self.guard = Guard(config.guard, fabric=loop.fabric, prober=prober, source=source, batch_size=batch_size)
         self._decay = config.guard.average
         self._average: Tensor | None = None
-        self._before: _Before | None = None  # the last accepted jump
-        #: What accepted jumps have multiplied the learning rate by.
-        self.raised = 1.0
+        self._before: Snapshot | None = None  # the last accepted jump's
+        self._halvings = 0  # of the horizons that are asked for
         #: What observing, proposing and probing took, in seconds of this process.
         self.seconds = 0.0
 
@@ -90,6 +67,7 @@ class Predictor:
         """Propose, judge, and move what trains by the displacement that is kept, if one is."""
         started = time.perf_counter()
         step = self._loop.trainer.step
+        horizons = tuple(dict.fromkeys(max(1, each >> self._halvings) for each in horizons))
         refusal = self.guard.may_try(step, len(horizons)) if self._average is not None else Verdict.NO_PROPOSAL
         outcome = self._tried(horizons, step) if refusal is None else JumpOutcome(verdict=refusal)
         seconds = time.perf_counter() - started
@@ -105,15 +83,11 @@ class Predictor:
                 proposals, horizons=len(horizons), step=step, trajectory=self._trajectory, average=self._average
             )
         if kept is not None:
-            self._before = _Before(
-                run=Snapshot.of(self._loop),
-                dynamics=copy.deepcopy(self._dynamics.state_dict()),
-                average=self._average.clone(),
-                raised=self.raised,
-            )
+            self._before = Snapshot.of(self._loop)
             self._trajectory.write(self._trajectory.read() + kept.delta)
             self._average += kept.delta
-            self._raise_rate(self._rate_factor)
+            self._loop.multiply_rate(self._rate_factor)
+            self._halvings = max(0, self._halvings - 1)
         if proposals:
             self._dynamics.feedback(kept, outcome.after)
         return outcome
@@ -123,11 +97,9 @@ class Predictor:
         before, self._before = self._before, None
         if before is None:
             return False
-        before.run.restore(self._loop)
-        self._dynamics.load_state_dict(before.dynamics)
+        before.restore(self._loop)
         self._dynamics.feedback(None, None)
         self.correction.forget()
-        self._average, self.raised = before.average, before.raised
         self.guard.undo(self._loop.trainer.step)
         return True
 
@@ -135,41 +107,44 @@ class Predictor:
         """The last jump stays: what it could be undone with is let go."""
         self._before = None
 
-    def _raise_rate(self, factor: float) -> None:
-        self.raised *= factor
-        raise_rate(self._loop.optimizer, self._loop.scheduler, factor)
+    @property
+    def settled(self) -> bool:
+        """Whether no jump could still be taken back."""
+        return self._before is None
+
+    def shorten(self) -> None:
+        """Halve the horizons that are asked for; each accepted jump takes one halving back."""
+        self._halvings = min(self._halvings + 1, 16)
+
+    def memory(self) -> dict[str, Any]:
+        """What predictions come from, for going back to it."""
+        average = None if self._average is None else self._average.clone()
+        return {"dynamics": copy.deepcopy(self._dynamics.state_dict()), "average": average}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go back to a `memory`; what trains has gone back too."""
+        average = memory["average"]
+        self._average = None if average is None else average.to(self._trajectory.read())
+        self._dynamics.load_state_dict(memory["dynamics"])
+        self.correction.forget()
+        self._before = None
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from; what a jump could be undone with, on one rank alone."""
         before = self._before if self._loop.fabric.world_size == 1 else None
         return {
             "before": None if before is None else before.state_dict(),
-            "average": self._average,
-            "raised": self.raised,
+            "memory": self.memory(),
+            "halvings": self._halvings,
             "seconds": self.seconds,
             "guard": self.guard.state_dict(),
-            "dynamics": self._dynamics.state_dict(),
             "correction": self.correction.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        here = self._trajectory.read()
-        self._average = None if state["average"] is None else state["average"].to(here)
-        self.raised, self.seconds = state["raised"], state["seconds"]
-        self._before = None if state["before"] is None else _Before.from_state(state["before"], here)
+        self.remember(state["memory"])
+        self.seconds, self._halvings = state["seconds"], state["halvings"]
+        self._before = None if state["before"] is None else Snapshot(**state["before"])
         self.guard.load_state_dict(state["guard"])
-        self._dynamics.load_state_dict(state["dynamics"])
         self.correction.load_state_dict(state["correction"])
-
-
-def raise_rate(optimizer: Any, scheduler: Any, factor: float) -> None:
-    """Multiply the learning rates, now and those that a scheduler goes on to compute."""
-    if factor == 1.0:
-        return
-    for group in optimizer.param_groups:
-        for name in ("lr", "initial_lr"):
-            if name in group:
-                group[name] = group[name] * factor
-    if hasattr(scheduler, "base_lrs"):
-        scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]

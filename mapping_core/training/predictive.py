@@ -12,6 +12,7 @@ from mapping_core.training.engine import forward_of, trainable_parameters
 from mapping_core.training.phases import PhaseRunner
 from mapping_core.training.prediction import Predictor
 from mapping_core.training.probes import ProbeBatches
+from mapping_core.training.recovery import Recovery
 from mapping_core.training.selection import Selection
 from mapping_core.training.trajectory import Trajectory
 
@@ -45,6 +46,8 @@ def connect(loop: Loop) -> None:
     trainer.history.outcomes = loop.phases.outcomes
     if prediction is None:
         return
+    if prediction.monitor is not None:
+        loop.recovery = Recovery(loop, prediction.monitor)
     if prediction.dynamics is None:
         loop.phases.jump = _refuse
         return

@@ -13,6 +13,7 @@ from mapping_core.errors import CallbackError, CheckpointError, MappingError
 from mapping_core.interfaces.phase_policy import Phase
 from mapping_core.training.agreement import gathered
 from mapping_core.training.checkpoint import restore_model
+from mapping_core.training.divergence import DivergenceLevel, DivergenceReport, DivergenceSignal, RecoveryAction
 from mapping_core.training.history import EpochRecord, History, PhaseRecord
 from mapping_core.training.optimization import load_under_options
 from mapping_core.training.randomness import random_state, set_random_state
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mapping_core.training.loop import Loop
 
 #: Of what a checkpoint's state is made; raised when older readers would misread it.
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 
 
 def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
@@ -49,9 +50,12 @@ def run_state(loop: Loop, *, epoch: int, batch: int) -> dict[str, Any]:
         **loop.training_state(),
         "phases": loop.phases.state_dict(),
         "prediction": None if loop.predictor is None else loop.predictor.state_dict(),
+        "recovery": None if loop.recovery is None else loop.recovery.state_dict(),
+        "rate_factor": loop.rate_factor,
         "history": {
             "epochs": [attrs.asdict(record) for record in trainer.history.epochs],
             "phases": [(record.step, record.phase.value) for record in trainer.history.phases],
+            "recoveries": [_report_state(report) for report in trainer.history.recoveries],
         },
         "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},
     }
@@ -66,24 +70,27 @@ def take_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
     loop.buffers.load(rank["buffers"])
     load = partial(loop.load_training_state, state)
     if trainer.own_optimizer is None:
-        raised = state["prediction"]["raised"] if state["prediction"] else 1.0
-        load_under_options(loop.optimizer, loop.scheduler, load, raised=raised)
+        load_under_options(loop.optimizer, loop.scheduler, load, multiplied=state["rate_factor"])
     else:
         load()
+    loop.rate_factor = state["rate_factor"]
     loop.phases.load_state_dict(state["phases"])
     if loop.predictor is not None and state["prediction"] is not None:
         loop.predictor.load_state_dict(state["prediction"])
+    if loop.recovery is not None and state["recovery"] is not None:
+        loop.recovery.load_state_dict(state["recovery"])
     trainer.epoch, trainer.step, trainer.batch = state["epoch"], state["step"], rank["batch"]
     trainer.history = History(
         epochs=[EpochRecord(**record) for record in state["history"]["epochs"]],
         phases=[PhaseRecord(step=step, phase=Phase(value)) for step, value in state["history"]["phases"]],
         outcomes=loop.phases.outcomes,
+        recoveries=[_report(each) for each in state["history"]["recoveries"]],
     )
     if trainer.batch:
         loop.goes_on = True
         loop.averages.load_state_dict(rank["averages"], loop.fabric.device)
         loop.epoch_random = rank["epoch_random"]
-        loop.keep_for_rollback()
+        loop.refusals.keep()
 
 
 def check_format(checkpoint: Path, state: dict[str, Any]) -> None:
@@ -135,6 +142,16 @@ def _check_state(loop: Loop, checkpoint: Path, state: dict[str, Any]) -> None:
             f"{checkpoint}: lies inside an epoch, which cannot go on with other settings ({', '.join(changed)}): "
             "resume from an epoch's end, or as the run was"
         )
+
+
+def _report_state(report: DivergenceReport) -> dict[str, Any]:
+    signals = {signal.value: int(level) for signal, level in report.signals.items()}
+    return {"step": report.step, "signals": signals, "action": report.action.value}
+
+
+def _report(state: dict[str, Any]) -> DivergenceReport:
+    signals = {DivergenceSignal(name): DivergenceLevel(level) for name, level in state["signals"].items()}
+    return DivergenceReport(step=state["step"], signals=signals, action=RecoveryAction(state["action"]))
 
 
 def _type_name(made: Any) -> str | None:

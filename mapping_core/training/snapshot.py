@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import define
+from attrs import asdict, define
 from torch import Tensor, nn
 
 from mapping_core.training.randomness import random_state, set_random_state
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @define(kw_only=True)
 class Snapshot:
-    """Copies of a run's latent or weights, buffers, optimiser, scheduler, scaler, generators and callbacks.
+    """Copies of a run's latent or weights, buffers, optimiser, scheduler, scaler, generators, callbacks and predictor.
 
     What it does not hold is the place in the data: a run that goes back goes on with the next batch.
     """
@@ -27,6 +27,8 @@ class Snapshot:
     training: dict[str, Any]
     callbacks: dict[str, Any]
     random: dict[str, Any]
+    rate_factor: float
+    memory: dict[str, Any] | None
 
     @classmethod
     def of(cls, loop: Loop) -> Snapshot:
@@ -38,6 +40,8 @@ class Snapshot:
             training=copy.deepcopy(loop.training_state()),
             callbacks={each.state_key: copy.deepcopy(each.state_dict()) for each in trainer.callbacks},
             random=random_state(loop.loader),
+            rate_factor=loop.rate_factor,
+            memory=None if loop.predictor is None else loop.predictor.memory(),
         )
 
     def restore(self, loop: Loop) -> None:
@@ -51,10 +55,13 @@ class Snapshot:
         for callback in trainer.callbacks:
             callback.load_state_dict(copy.deepcopy(self.callbacks[callback.state_key]))
         set_random_state(self.random, loop.loader)
+        loop.rate_factor = self.rate_factor
+        if loop.predictor is not None and self.memory is not None:
+            loop.predictor.remember(copy.deepcopy(self.memory))
 
     def state_dict(self) -> dict[str, Any]:
         """Its parts, which make one again."""
-        return {each: getattr(self, each) for each in ("step", "numbers", "training", "callbacks", "random")}
+        return asdict(self, recurse=False)
 
 
 def _numbers(loop: Loop) -> list[Tensor]:
