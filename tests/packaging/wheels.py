@@ -1,4 +1,4 @@
-"""Build all distributions, install the wheels where nothing else is, and run the example there.
+"""Build all distributions, install the wheels where nothing else is, and run the example there; then the sdists.
 
 What is checked is what a user gets: the README's first Python block, from site-packages,
 outside the checkout. Not a pytest module: it needs an environment of its own.
@@ -46,8 +46,16 @@ def install(environment: Path, wheels: list[Path]) -> Path:
     return python
 
 
+def replace(python: Path, sdists: list[Path]) -> None:
+    """Put what the sdists give in the place of the wheels; torch and the like stay."""
+    run(python, "-m", "pip", "install", "--quiet", "hatchling>=1.27")  # once, and not for each of them
+    options = ["--quiet", "--force-reinstall", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    run(python, "-m", "pip", "install", *options, *sdists)
+
+
 def check(python: Path, elsewhere: Path) -> None:
     """Ask the installed package what a user would ask it, from a folder outside the checkout."""
+    elsewhere.mkdir(parents=True)
     where = Path(run(python, "-c", "import mapping_core; print(mapping_core.__file__)", cwd=elsewhere).strip())
     if ROOT in where.parents and "site-packages" not in where.parts:
         sys.exit(f"mapping_core was imported from the checkout: {where}")
@@ -70,9 +78,11 @@ def main() -> None:
     """Work in the folder given as the only argument."""
     work = Path(sys.argv[1]).resolve()
     elsewhere = work / "elsewhere"
-    elsewhere.mkdir(parents=True)
     wheels = build(work / "dist")
-    check(install(work / "environment", wheels), elsewhere)
+    python = install(work / "environment", wheels)
+    check(python, elsewhere / "wheels")
+    replace(python, sorted((work / "dist").glob("*.tar.gz")))
+    check(python, elsewhere / "sdists")
 
 
 if __name__ == "__main__":
