@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from mapping_core.target.layout import Layout, ParameterSpec
     from mapping_core.training.batches import Batch
     from mapping_core.training.history import History
+    from mapping_core.training.hybrid import HybridTrainer, HybridTrainerConfig, StepResult
     from mapping_core.training.interruption import Interrupted
     from mapping_core.training.learning_rate import find_learning_rate
     from mapping_core.training.trainer import MappingTrainer
@@ -74,6 +75,8 @@ _LAZY = {
     "expand": "mapping_core.expansion",
     "Generator": "mapping_core.interfaces.generator",
     "History": "mapping_core.training.history",
+    "HybridTrainer": "mapping_core.training.hybrid",
+    "HybridTrainerConfig": "mapping_core.training.hybrid",
     "Interrupted": "mapping_core.training.interruption",
     "Layout": "mapping_core.target.layout",
     "Loss": "mapping_core.interfaces.loss",
@@ -88,6 +91,7 @@ _LAZY = {
     "PhaseDecision": "mapping_core.interfaces.phase_policy",
     "PhaseOutcome": "mapping_core.interfaces.phase_policy",
     "PhasePolicy": "mapping_core.interfaces.phase_policy",
+    "StepResult": "mapping_core.training.hybrid",
     "find_learning_rate": "mapping_core.training.learning_rate",
 }
 
@@ -113,6 +117,8 @@ __all__ = [
     "GeneratorConfig",
     "GuardConfig",
     "History",
+    "HybridTrainer",
+    "HybridTrainerConfig",
     "Interrupted",
     "Layout",
     "LinearMap",
@@ -140,6 +146,7 @@ __all__ = [
     "RecoveryAction",
     "Registry",
     "RunConfig",
+    "StepResult",
     "TargetError",
     "Thresholds",
     "TrainerConfig",

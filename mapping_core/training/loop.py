@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -167,7 +168,7 @@ class Loop:
             self.trainer.stop(self._all_steps)
             return True
         for raw in batches:
-            if self._run_batch(placed(self.fabric, raw)):
+            if self.run_batch(placed(self.fabric, raw)):
                 return True
         # A loader may be shorter than it said, and other ranks may still be at work.
         while self._window.batches or self.fabric.world_size > 1:
@@ -180,7 +181,8 @@ class Loop:
                 break
         return False
 
-    def _run_batch(self, raw: Any) -> bool:
+    def run_batch(self, raw: Any) -> bool:
+        """One batch, and the optimiser step where it is the last of its window; true if the run is to stop."""
         trainer = self.trainer
         if self._window.batches == 0:
             self._begin_window()
@@ -229,6 +231,11 @@ class Loop:
         selected = self._selection.run(raw, self.phases.keep)
         self._gain = selected.gain
         return selected.loss, selected.value, selected.items, selected.metrics
+
+    @property
+    def in_window(self) -> bool:
+        """Whether batches wait for others of the same optimiser step."""
+        return self._window.batches > 0
 
     def _begin_window(self) -> None:
         if self.recovery is not None:
@@ -353,13 +360,17 @@ class Loop:
         trainer = self.trainer
         if self._config.run_dir is None or self._closed:
             return
-        state = run_state(
-            self, epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
-        )
         folder = self._config.run_dir / "checkpoints" / f"step-{trainer.step:08d}"
-        with self.buffers.averaged(self.fabric):
-            if self.fabric.is_global_zero:
-                write_checkpoint(folder, trainer.model, state)
-            self.fabric.barrier()
+        self.write(
+            folder, epoch=trainer.epoch if epoch is None else epoch, batch=trainer.batch if batch is None else batch
+        )
         self.refusals.keep()
         trainer.emit("on_checkpoint", trainer, folder)
+
+    def write(self, folder: Path, *, epoch: int, batch: int) -> None:
+        """Write the state at `batch` of `epoch` to `folder`."""
+        state = run_state(self, epoch=epoch, batch=batch)
+        with self.buffers.averaged(self.fabric):
+            if self.fabric.is_global_zero:
+                write_checkpoint(folder, self.trainer.model, state)
+            self.fabric.barrier()
