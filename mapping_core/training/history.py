@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from mapping_core.errors import MissingPackageError
+from mapping_core.training.prediction_metrics import PredictionMetrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,6 +96,11 @@ class History:
     def last(self) -> EpochRecord:
         """The last epoch's record."""
         return self.epochs[-1]
+
+    @property
+    def prediction(self) -> PredictionMetrics:
+        """What predicting came to, over the whole run."""
+        return PredictionMetrics.of(self.outcomes)
 
     def __getitem__(self, name: str) -> list[float]:
         """One value an epoch, by its name in `EpochRecord.metrics`."""
