@@ -92,9 +92,13 @@ METHODS: dict[str, Method] = {
     "lookahead": Method(callbacks=lambda: [Lookahead()]),
     "ema": Method(callbacks=lambda: [Average()], averaged=True),
     "sampled": Method(options={"prediction": {"policy": {"type": "sampled"}}}),
+    "sampled-always": Method(
+        options={"prediction": {"policy": {"type": "sampled", "margin": 1e-9}}}, tuned_as="sampled"
+    ),
     "jumps": _jumps("linear"),
     "jumps-signal": _jumps("linear", rate_factor=2.0, tuned_as="constant"),
+    "jumps-signal-4": _jumps("linear", rate_factor=4.0, tuned_as="constant"),
     "random": _jumps("random", tuned_as="jumps"),
-    "random-signal": _jumps("random", rate_factor=2.0, tuned_as="constant"),
+    "random-signal-4": _jumps("random", rate_factor=4.0, tuned_as="constant"),
     "none": _jumps("none", tuned_as="constant"),
 }
