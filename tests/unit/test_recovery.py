@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mapping_core import DivergenceError, GuardConfig, MappingModel, MappingTrainer, PredictionConfig, Thresholds
 from mapping_core.builtin import Checkpoint
+from mapping_core.builtin.callbacks.progress import ProgressCallback
 from mapping_core.interfaces.phase_policy import Phase, Verdict
 from mapping_core.training.checkpoint import checkpoints_in
 from mapping_core.training.divergence import DivergenceLevel, DivergenceMonitor, DivergenceReport, RecoveryAction
@@ -199,3 +202,12 @@ def test_the_monitor_is_in_a_checkpoint(tmp_path: Path, script: dict[int, Recove
         assert torch.equal(weights(again.model), weights(whole.model))
         assert watch.losses[-8:] == seen.losses[-8:]
         assert [each.action for each in again.history.recoveries] == [each.action for each in whole.history.recoveries]
+
+
+def test_progress_says_how_many_jumps_were_kept() -> None:
+    """A line an epoch has the jumps so far, where there were any."""
+    for policy, said in ((Cycle(), True), ("full", False)):
+        out = io.StringIO()
+        trainer, _ = watched(model_of(True), policy=policy, callbacks=[ProgressCallback(Console(file=out, width=200))])
+        trainer.fit()
+        assert ("jumps 1 of 1 kept" in out.getvalue()) is said

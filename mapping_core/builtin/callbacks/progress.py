@@ -76,6 +76,9 @@ class ProgressCallback(Callback):
         if not trainer.is_first_rank:
             return
         values = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics().items())
+        jumps = trainer.history.prediction
+        if jumps.probed:
+            values += f"  jumps {jumps.accepted} of {jumps.probed} kept"
         self._console.print(
             f"epoch {record.epoch + 1}/{trainer.config.max_epochs}  {values}  ({self._times(trainer, record)})",
             highlight=False,
