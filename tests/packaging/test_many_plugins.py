@@ -61,8 +61,8 @@ def thirty(site: Site) -> Site:
 def test_finding_them(thirty: Site) -> None:
     """Discovery of thirty, our own among them, takes under 200 ms of work in a fresh process, and no torch.
 
-    `python -m benchmarks.plugins` on a quiet machine is where 100 ms is to be kept: the same work takes up to a
-    quarter more beside another test process, for caches are shared.
+    `python -m benchmarks.plugins` on a quiet machine is where 100 ms is to be kept: the same work takes
+    more CPU time beside another test process.
     """
     environment = {**os.environ, "PYTHONPATH": str(thirty.folder)}
     found: list[list[float]] = []
